@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from penstock.model.errors import NoSuchSegmentError, PenstockError
-from penstock.runtime.bulk import STARTS_PER_TURN, all_ended, for_each
+from penstock.runtime.bulk import STARTS_PER_TURN, all_ended, errors_of, for_each
 
 T = TypeVar("T")
 
@@ -118,4 +118,19 @@ async def test_all_ended_raises_the_first_error_when_every_request_has_ended() -
 
     with pytest.raises(PenstockError, match="request 1"):
         await all_ended(range(6), request, 6)
+    assert sorted(ended) == list(range(6))
+
+
+async def test_errors_of_returns_every_error_when_every_request_has_ended() -> None:
+    ended = []
+
+    async def request(name: int) -> None:
+        for _ in range(7 - name):
+            await asyncio.sleep(0)
+        ended.append(name)
+        if name % 2:
+            raise PenstockError(f"request {name}")
+
+    errors = await errors_of(range(6), request, 2)
+    assert [str(error) for error in errors] == ["request 1", "request 3", "request 5"]
     assert sorted(ended) == list(range(6))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.runtime.pacing import GrowingDelay
+from penstock.runtime.pacing import GrowingDelay, delay_after
 
 
 def test_each_wait_is_longer_up_to_the_maximum() -> None:
@@ -35,3 +35,9 @@ async def test_it_sleeps_by_the_clock_of_the_loop(monkeypatch: pytest.MonkeyPatc
     for _ in range(3):
         await delay.sleep()
     assert slept == [0.1, 0.2, 0.3]
+
+
+def test_the_delay_after_an_attempt_is_the_one_of_the_series() -> None:
+    delay = GrowingDelay(100, 5000, 10)
+    assert [delay_after(attempt, 100, 5000, 10) for attempt in (1, 2, 3, 4)] == [delay.take() for _ in range(4)]
+    assert [delay_after(attempt, 100, 5000, 10) for attempt in (1, 2, 3, 4)] == [100, 1000, 5000, 5000]

@@ -32,6 +32,7 @@ from penstock.model.errors import (
 from penstock.model.names import segment_name, split_scoped_name
 from penstock.model.policies import Scaling
 from penstock.model.segments import VERSION_ABSENT, VERSION_ANY, TableRemoval, TableUpdate
+from penstock.runtime.waits import cancel_and_wait
 from penstock_simulation.checks.history_events import (
     AbortTransaction,
     AppendBytes,
@@ -161,9 +162,7 @@ class Load:
             self._is_written.set()
             await self._ended([following])
         finally:
-            for task in (*tasks, following):
-                task.cancel()
-            await asyncio.gather(*tasks, following, return_exceptions=True)
+            await cancel_and_wait(*tasks, following)
 
     async def _ended(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         done, pending = await asyncio.wait(tasks, timeout=self.settings.settle_timeout_s)

@@ -6,6 +6,7 @@ import asyncio
 import random
 
 from penstock.model.errors import PenstockError, SegmentExistsError
+from penstock.runtime.waits import cancel_and_wait
 from penstock_simulation.simulated.host import Host
 from penstock_simulation.workloads.world import Workload, World
 
@@ -69,9 +70,7 @@ class Followers(Workload):
                     await asyncio.sleep(_PAUSE_S)
                 self.world.counts["segments followed to their ends"] += 1
         finally:
-            for reader in self._readers:
-                reader.cancel()
-            await asyncio.gather(*self._readers, return_exceptions=True)
+            await cancel_and_wait(*self._readers)
 
     async def _append(self, name: str, length: int) -> None:
         await self.client._segment_client.append(name, self._byte(name) * length)

@@ -22,6 +22,7 @@ from penstock.runtime.heap import bound_heaps, keep_heap_small
 from penstock.runtime.logs import log_to_standard_error
 from penstock.runtime.settings import load_settings
 from penstock.runtime.version import penstock_version
+from penstock.runtime.waits import cancel_and_wait
 from penstock.server.cluster.controller import ClusterController
 from penstock.server.cluster.store_host import StoreHost
 from penstock.server.settings import StandaloneSettings
@@ -124,8 +125,7 @@ def _run(
         try:
             await asyncio.wait((start, stop_asked), return_when=asyncio.FIRST_COMPLETED)
             if not start.done():
-                start.cancel()
-                await asyncio.gather(start, return_exceptions=True)
+                await cancel_and_wait(start)
                 return True
             start.result()
             settle_collector()

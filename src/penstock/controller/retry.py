@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import OutcomeUnknownError, PenstockError, SegmentStoreBusyError, StorageFullError
+from penstock.runtime.pacing import delay_after
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
@@ -21,10 +22,7 @@ _DELAY_FACTOR = 10
 
 def delay_s(settings: ControllerSettings, attempt: int) -> float:
     """Return the wait in seconds after failed attempt number `attempt` (1, 2, ...)."""
-    delay_ms = settings.retry_delay_ms_first
-    for _ in range(attempt - 1):
-        delay_ms = min(delay_ms * _DELAY_FACTOR, settings.retry_delay_ms_max)
-    return delay_ms / 1000
+    return delay_after(attempt, settings.retry_delay_ms_first, settings.retry_delay_ms_max, _DELAY_FACTOR) / 1000
 
 
 def with_several_stores(settings: ControllerSettings) -> ControllerSettings:
@@ -46,9 +44,7 @@ def conflict_delay_s(settings: ControllerSettings, attempt: int, rng: random.Ran
 
     The other write is complete, so the wait only has to separate the losers: it is short and random.
     """
-    delay_ms = settings.conflict_delay_ms_first
-    for _ in range(attempt - 1):
-        delay_ms = min(delay_ms * 2, settings.conflict_delay_ms_max)
+    delay_ms = delay_after(attempt, settings.conflict_delay_ms_first, settings.conflict_delay_ms_max)
     return rng.uniform(0.0, delay_ms) / 1000
 
 

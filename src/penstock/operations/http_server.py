@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import h11
 
 from penstock.operations.settings import HttpServerSettings
+from penstock.runtime.waits import cancel_and_wait
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -71,9 +72,7 @@ class HttpServer:
         server, self._server = self._server, None
         if server is not None:
             server.close()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await cancel_and_wait(*self._connections)
 
     def _new_protocol(self) -> asyncio.BaseProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(_READ_BYTES), self._accept)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.operations.metrics import Metrics
+from penstock.runtime.waits import cancel_and_wait
 
 #: Interval at which the lateness of the loop is measured, and the number of measurements kept.
 _INTERVAL_S = 0.5
@@ -35,8 +36,7 @@ class ProcessMetrics:
         """Stop measuring."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
 
     async def _measure(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,7 @@
-"""One request per name, with bounded concurrency: `for_each` has a result for each name, `all_ended` raises errors."""
+"""One request per name, with bounded concurrency.
+
+`for_each` has a result for each name, `all_ended` raises the first error, `errors_of` returns the errors.
+"""
 
 from __future__ import annotations
 
@@ -80,6 +83,28 @@ async def all_ended(names: Sequence[Name], request: Callable[[Name], Awaitable[T
 
     A failure cancels nothing: when all have ended, the error of the first name that failed is raised.
     """
+    results: list[T] = []
+    for outcome in await _outcomes(names, request, concurrency_max):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        results += outcome
+    return results
+
+
+async def errors_of(
+    names: Sequence[Name], request: Callable[[Name], Awaitable[object]], concurrency_max: int
+) -> list[BaseException]:
+    """Await `request` for each name, `concurrency_max` at a time. A failure cancels nothing.
+
+    Returns the errors raised, in the order of the names, when all have ended. Their results are dropped.
+    """
+    outcomes = await _outcomes(names, request, concurrency_max)
+    return [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+
+
+async def _outcomes(
+    names: Sequence[Name], request: Callable[[Name], Awaitable[T]], concurrency_max: int
+) -> list[tuple[T] | BaseException]:
     free = asyncio.Semaphore(concurrency_max)
 
     async def one(name: Name) -> tuple[T]:
@@ -87,9 +112,4 @@ async def all_ended(names: Sequence[Name], request: Callable[[Name], Awaitable[T
         async with free:
             return (await request(name),)
 
-    results: list[T] = []
-    for answer in await asyncio.gather(*map(one, names), return_exceptions=True):
-        if isinstance(answer, BaseException):
-            raise answer
-        results += answer
-    return results
+    return await asyncio.gather(*map(one, names), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""`GrowingDelay`: the waits between attempts, each longer than the one before, up to a maximum."""
+"""Waits between attempts, each longer than the one before, up to a maximum: `GrowingDelay`, `delay_after`."""
 
 from __future__ import annotations
 
@@ -36,3 +36,11 @@ class GrowingDelay:
     async def sleep(self) -> None:
         """Wait for the next delay."""
         await asyncio.sleep(self.take())
+
+
+def delay_after(attempt: int, first: float, longest: float, factor: float = 2) -> float:
+    """Return the wait after failed attempt number `attempt` (1, 2, ...), in the unit of `first` and `longest`."""
+    delay = GrowingDelay(first, longest, factor)
+    for _ in range(attempt - 1):
+        delay.take()
+    return delay.next_s

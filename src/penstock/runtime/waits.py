@@ -1,9 +1,20 @@
-"""`first_of`: waits for the first of several events."""
+"""Waits for tasks: `first_of` several, and `cancel_and_wait`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Any
+
+
+async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks and wait until all have ended. Their results and errors are discarded.
+
+    A cancellation of the caller propagates after the tasks have ended.
+    """
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def first_of(*waits: Awaitable[object], timeout_s: float | None = None) -> bool:
@@ -15,9 +26,7 @@ async def first_of(*waits: Awaitable[object], timeout_s: float | None = None) ->
     try:
         done, _ = await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
     for task in done:
         task.result()
     return bool(done)

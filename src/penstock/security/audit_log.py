@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.model.errors import ControllerUnavailableError, InvalidArgumentError, PenstockError
+from penstock.runtime.waits import cancel_and_wait
 from penstock.runtime.work import BlockingWork, PoolSettings
 from penstock.security.errors import AuditLogError
 
@@ -174,8 +175,7 @@ class AuditLog:
                 await self._is_idle.wait()
         except TimeoutError:
             logger.warning("%d entries of the audit log %s were not written", len(self._waiting), self.path)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel_and_wait(task)
         self._pool.close()
 
     async def _write_all(self) -> None:

@@ -17,6 +17,7 @@ from typing import cast
 import grpc
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.waits import cancel_and_wait
 from penstock.runtime.work import BlockingWork
 from penstock.security.accounts import Accounts
 from penstock.security.authenticator import Authenticator
@@ -91,8 +92,7 @@ class ServerSecurity:
         """Stop checking."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
         if self.authenticator is not None:
             self.authenticator.close()
 

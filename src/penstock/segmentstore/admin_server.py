@@ -25,6 +25,7 @@ from penstock.model.errors import (
 from penstock.model.names import ContainerId
 from penstock.model.routing import admin_container_of
 from penstock.runtime.sockets import detect_dead_peers
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.request_processor import UNSPECIFIED, error_reply
 from penstock.segmentstore.settings import AdminSettings
@@ -90,9 +91,7 @@ class AdminServer:
         """Close the port and every connection; operations in progress in a container continue."""
         if self._server is not None:
             self._server.close()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await cancel_and_wait(*self._connections)
 
     def _new_protocol(self) -> asyncio.BaseProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._accept)

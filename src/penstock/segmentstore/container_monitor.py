@@ -26,6 +26,7 @@ from penstock.model.errors import (
     UnreadableDataError,
 )
 from penstock.runtime.pacing import GrowingDelay
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container_start import ContainerStart
 from penstock.segmentstore.own_failures import is_own_failure
 from penstock.segmentstore.settings import SegmentStoreSettings
@@ -222,8 +223,7 @@ class ContainerMonitor(Generic[C]):
         finally:
             del self._starting[container_id]
             if not start.done():
-                start.cancel()
-                await asyncio.gather(start, return_exceptions=True)
+                await cancel_and_wait(start)
 
     async def _open(self, container_id: int, steps: ContainerStart) -> C:
         if self.before_open is not None:
@@ -292,8 +292,7 @@ class ContainerMonitor(Generic[C]):
         """
         self.is_stopping = True
         if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+            await cancel_and_wait(self._following)
         for timer in self._retries.values():
             timer.cancel()
         self._retries.clear()

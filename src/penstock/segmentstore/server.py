@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Coroutine
 
 from penstock.runtime.sockets import bound_receive_buffers, detect_dead_peers, dual_stack_socket
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.connection import Connection
 from penstock.segmentstore.host_transients import HostTransients
 from penstock.segmentstore.ingest_budget import IngestBudget
@@ -197,6 +198,4 @@ class SegmentStoreServer:
                 await asyncio.wait_for(self._all_closed.wait(), 2 * self.settings.drain_timeout_s)
             except TimeoutError:
                 logger.warning("%d connections did not close in time", len(self.connections))
-        for task in list(self._background):
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await cancel_and_wait(*self._background)

@@ -15,6 +15,7 @@ from penstock.client.controller.unary_call import Reply, Request, UnaryCall
 from penstock.model.errors import InvalidArgumentError, MetadataConflictError, OutcomeUnknownError, StreamError
 from penstock.model.names import SegmentId
 from penstock.rpc import controller_pb2 as pb
+from penstock.runtime.pacing import GrowingDelay
 
 
 class ScaleStub(Protocol):
@@ -81,9 +82,9 @@ class ScaleCalls(ABC):
         status = pb.ScaleStatusRequest(streamInfo=info, epoch=reply.epoch)
         try:
             async with asyncio.timeout(timeout_s):
+                interval = GrowingDelay(poll_interval_s, poll_interval_s_max)
                 while True:
-                    await asyncio.sleep(poll_interval_s)
-                    poll_interval_s = min(poll_interval_s * 2, poll_interval_s_max)
+                    await interval.sleep()
                     check = await self._ask(self._stub.checkScale, status, f"check the scale of stream {name}")
                     if check.status == pb.ScaleStatusResponse.SUCCESS:
                         return

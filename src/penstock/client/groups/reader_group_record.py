@@ -32,6 +32,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import STATE_STREAM_PREFIX, reader_group_table
 from penstock.model.segments import VERSION_ABSENT, VERSION_ANY, TableEntry, TableUpdate
+from penstock.runtime.pacing import GrowingDelay
 
 _KEY = b"state"
 #: Key of the record's revision, as a decimal number.
@@ -197,7 +198,7 @@ class GroupRecord:
     async def _make_changes(self) -> None:
         """Make all pending changes in one write of the record."""
         attempt_count_max = self._cluster.settings.reader_group_update_count_max
-        pause_s_max = _UPDATE_PAUSE_MAX_S
+        pause_s_max = GrowingDelay(_UPDATE_PAUSE_MAX_S, _UPDATE_PAUSE_S_LIMIT)
         for _ in range(attempt_count_max):
             before = self.known or await self._verify(())
             version = self._version
@@ -216,8 +217,7 @@ class GroupRecord:
                     await self._put(changed, version)
                 except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError):
                     # A lost race or a lost reply. Repeating the steps is harmless. The pause grows with contention.
-                    await asyncio.sleep(pause_s_max * self._cluster.rng.random())
-                    pause_s_max = min(pause_s_max * 2, _UPDATE_PAUSE_S_LIMIT)
+                    await asyncio.sleep(pause_s_max.take() * self._cluster.rng.random())
                     continue
                 except NoSuchSegmentError as error:
                     raise self._gone() from error

@@ -45,6 +45,7 @@ from penstock.model.errors.coordination import (
     SessionExpiredError,
 )
 from penstock.runtime.coordination import CoordinationService, CoordinationStore, may_have_ended
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.cluster.ends import prune_ends
 
 _log = logging.getLogger(__name__)
@@ -208,9 +209,7 @@ class ClusterLeader:
         try:
             done, _ = await asyncio.wait(tasks, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(*tasks)
         for task in done:
             task.result()
 

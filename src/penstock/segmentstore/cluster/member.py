@@ -43,7 +43,7 @@ from penstock.runtime.coordination import (
     ensure_node,
 )
 from penstock.runtime.kept_session import KeptSession
-from penstock.runtime.waits import first_of
+from penstock.runtime.waits import cancel_and_wait, first_of
 from penstock.segmentstore.cluster.containers import MemberContainers
 from penstock.segmentstore.cluster.ends import KnownEnds, write_end
 from penstock.segmentstore.cluster.hold import ContainerHold
@@ -173,9 +173,7 @@ class ClusterMember:
     async def stop(self) -> None:
         """Release all containers, and leave the cluster. The segment store has no container afterwards."""
         self._is_stopping = True
-        for task in self._background[1:]:
-            task.cancel()
-        await asyncio.gather(*self._background[1:], return_exceptions=True)
+        await cancel_and_wait(*self._background[1:])
         for hold in self._holds.values():
             hold.prepares = False
             hold.want(False)
@@ -184,18 +182,14 @@ class ClusterMember:
                 await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         except TimeoutError:
             _log.warning("store %s: containers %s were not released in time", self._name, self.held)
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await cancel_and_wait(*self._tasks.values())
         store = self._sessions.store
         if store is not None and store.session is Session.CONNECTED and not self._containers.held:
             try:
                 await write_end(store, self._name, self._incarnation, by="self")
             except CoordinationError as error:
                 _log.info("store %s: its end was not recorded: %s", self._name, error)
-        for task in self._background[:1]:
-            task.cancel()
-        await asyncio.gather(*self._background[:1], return_exceptions=True)
+        await cancel_and_wait(*self._background[:1])
 
     # -- announcement -------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from penstock.model.errors import (
     TooManyActiveSegmentsError,
 )
 from penstock.model.segments import TableRemoval, TableUpdate
+from penstock.runtime.bulk import errors_of
 from penstock.segmentstore.container.attributes.attributes import LogOperation
 from penstock.segmentstore.container.log.operations import Activate, Deactivate
 from penstock.segmentstore.container.metadata import (
@@ -305,14 +306,7 @@ class SegmentCatalog:
         candidates += [
             segment for segment in self._state.attribute_work.values() if segment.id not in self._state.unflushed
         ]
-        slots = asyncio.Semaphore(self._settings.flush_concurrency)
-
-        async def flush(segment: Segment) -> None:
-            async with slots:
-                await self._flush(segment)
-
-        results = await asyncio.gather(*map(flush, candidates[:count]), return_exceptions=True)
-        errors = [result for result in results if isinstance(result, BaseException)]
+        errors = await errors_of(candidates[:count], self._flush, self._settings.flush_concurrency)
         if errors:
             raise next((error for error in errors if isinstance(error, _FATAL)), errors[0])
 

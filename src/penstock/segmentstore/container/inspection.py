@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from penstock.model.errors import CorruptionError, PenstockError, UnreadableDataError, UnsupportedOperationError
 from penstock.model.segments import Buffer, TableEntry
 from penstock.runtime.runtime import Runtime
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container.btree.sorted_index import SortedIndex
 from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.log.operations import Create, NonAppendOperation
@@ -238,9 +239,7 @@ class ContainerInspection:
 
     async def close(self) -> None:
         """Release the memory. The caller that opened the log closes it."""
-        for job in list(self._jobs):
-            job.cancel()
-        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await cancel_and_wait(*self._jobs)
         await self._reader.close()
         for segment in self._state.metadata.by_id.values():
             segment.index.clear()

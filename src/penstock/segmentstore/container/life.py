@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from enum import Enum
 
 from penstock.model.errors import ContainerOfflineError
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container.events import ContainerEvents
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
 
@@ -83,6 +84,4 @@ class ContainerLife:
 
     async def end_jobs(self) -> None:
         """Cancel all background jobs, and wait for their end."""
-        for task in list(self.jobs):
-            task.cancel()
-        await asyncio.gather(*self.jobs, return_exceptions=True)
+        await cancel_and_wait(*self.jobs)

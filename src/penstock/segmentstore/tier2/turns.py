@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
+from penstock.runtime.waits import cancel_and_wait
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -41,8 +43,6 @@ async def run_bounded(function: Callable[[T], Awaitable[R]], items: Sequence[T],
     try:
         await asyncio.gather(*workers)
     except BaseException:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await cancel_and_wait(*workers)
         raise
     return [results[index] for index in range(len(items))]

@@ -30,6 +30,7 @@ from penstock.runtime.coordination import CoordinationService
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.kept_session import KeptSession
 from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.runtime.waits import cancel_and_wait
 from penstock.server.cluster.identity import cluster_settings, read_identity, wait_for_session
 from penstock.server.cluster.machine import ControllerFront, LocalMachine, Machine
 from penstock.server.cluster.operations import start_operations
@@ -192,13 +193,8 @@ class ClusterController:
     def _run(self, work: object) -> None:
         assert asyncio.iscoroutine(work)
         task = asyncio.get_running_loop().create_task(work)
-        self._stops.push_async_callback(_cancelled, task)
+        self._stops.push_async_callback(cancel_and_wait, task)
 
     async def stop(self) -> None:
         """Stop accepting calls, finish the accepted ones, leave the cluster. Idempotent."""
         await self._stops.aclose()
-
-
-async def _cancelled(task: asyncio.Task[object]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -21,6 +21,7 @@ from penstock.runtime.objects import ObjectPlace
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_from
 from penstock.runtime.version import penstock_version
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.cluster.containers import StoreContainers
 from penstock.segmentstore.cluster.ends import KnownEnds
@@ -277,8 +278,7 @@ async def _serve(store: ClusterStore, asked_to_stop: asyncio.Event, asked_again:
         await asked_to_stop.wait()
         drain = loop.create_task(store.drain())
         await _first(drain, asked_again)
-        drain.cancel()
-        await asyncio.gather(drain, return_exceptions=True)
+        await cancel_and_wait(drain)
         async with asyncio.timeout(store.settings.stop_timeout_s):
             await store.stop()
     except (TimeoutError, PenstockError) as error:

@@ -22,6 +22,7 @@ from penstock.runtime.kept_session import KeptSession
 from penstock.runtime.pacing import GrowingDelay
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_values
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.cluster.ends import write_end
 from penstock.server.cluster.identity import cluster_settings, read_identity, wait_for_session
 from penstock.server.cluster.machine import HostedProcess, LocalMachine, Machine
@@ -122,7 +123,7 @@ class StoreHost:
         loop = asyncio.get_running_loop()
         self._sessions = KeptSession(service, "the parent of segment stores")
         keeper = loop.create_task(self._sessions.run())
-        self._stops.push_async_callback(_cancelled, keeper)
+        self._stops.push_async_callback(cancel_and_wait, keeper)
         begun = await asyncio.gather(*(self._begin(store) for store in self.stores), return_exceptions=True)
         for result in begun:
             if isinstance(result, BaseException):
@@ -259,19 +260,10 @@ class StoreHost:
                     task.cancel()
             if self._keepers:
                 await asyncio.wait(self._keepers, timeout=_STOP_SLACK_S)
-            for task in self._keepers:
-                task.cancel()
-            await asyncio.gather(*self._keepers, return_exceptions=True)
+            await cancel_and_wait(*self._keepers)
             if self._records:
                 await asyncio.wait(self._records, timeout=_RECORD_S)
-            for task in list(self._records):
-                task.cancel()
-            await asyncio.gather(*self._records, return_exceptions=True)
+            await cancel_and_wait(*self._records)
             await self._stops.aclose()
         if self._keepers and any(code != 0 for code in codes.values()):
             raise StoreProcessError(f"segment stores did not shut down cleanly: exit codes {codes}")
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

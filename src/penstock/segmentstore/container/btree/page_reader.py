@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container.btree.page_cache import PageCache
 from penstock.segmentstore.container.btree.pages import Pointer, check_level, verify_page
 from penstock.segmentstore.container.btree.sorted_index import IndexStorage
@@ -60,9 +61,7 @@ class PageReader:
         try:
             await asyncio.gather(*workers)
         finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            await cancel_and_wait(*workers)
 
     def _runs(self, pointers: Sequence[Pointer]) -> Iterator[list[Pointer]]:
         """Group adjacent pages into runs."""

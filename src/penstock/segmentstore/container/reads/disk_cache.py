@@ -24,6 +24,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile
 from penstock.runtime.runtime import Runtime
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.settings import DiskCacheSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -129,8 +130,7 @@ class DiskCache:
         """Turn the cache off and free its space. Waits for a hanging disk only for a limited time."""
         file = self._turn_off()
         if self._writer is not None:
-            self._writer.cancel()
-            await asyncio.gather(self._writer, return_exceptions=True)
+            await cancel_and_wait(self._writer)
         if file is None:
             return
         try:

@@ -24,6 +24,7 @@ from penstock.model.errors import (
     StorageError,
 )
 from penstock.model.segments import Buffer, SegmentData
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container.events import ContainerEvents
 from penstock.segmentstore.container.reads.disk_cache import DiskCache, SegmentKey
 from penstock.segmentstore.container.reads.read_ahead import ReadAhead
@@ -400,6 +401,4 @@ class SegmentReader:
         """Cancel the running storage reads; their waiters get `ContainerOfflineError`."""
         self._is_closed = True
         tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)

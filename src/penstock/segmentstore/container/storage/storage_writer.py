@@ -26,8 +26,10 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
     UnreadableDataError,
 )
+from penstock.runtime.bulk import errors_of
 from penstock.runtime.outages import OutageLog
 from penstock.runtime.turns import Turns
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
 from penstock.segmentstore.container.log.log_rewriter import LogRewriter
@@ -150,9 +152,7 @@ class StorageWriter:
         """End the loop; a running write is abandoned, and found again by the next incarnation."""
         self.begin_stop()
         tasks, self._task = self.tasks, None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
     def wake(self) -> None:
         """Scan for work now."""
@@ -476,14 +476,7 @@ class StorageWriter:
         self, call: Callable[[Segment], Awaitable[object]], segments: Sequence[Segment]
     ) -> list[BaseException]:
         """Call for each segment with bounded concurrency; return the errors raised."""
-        gate = asyncio.Semaphore(self._settings.flush_concurrency)
-
-        async def one(segment: Segment) -> None:
-            async with gate:
-                await call(segment)
-
-        results = await asyncio.gather(*map(one, segments), return_exceptions=True)
-        return [result for result in results if isinstance(result, BaseException)]
+        return await errors_of(segments, call, self._settings.flush_concurrency)
 
     def _check_not_stopped(self) -> None:
         if self._is_stopped:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.model.errors import CorruptionError, NoSuchObjectError
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.durable_log import InspectFrame
 from penstock.segmentstore.tier1.object_log.journal_format import (
@@ -130,9 +131,7 @@ class JournalReader:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             left = [*(head for _, head in heads), *(body for _, _, body in bodies)]
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            await cancel_and_wait(*left)
 
     async def _present_part(self, place: SlotPlace) -> SlotPart:
         part = place.part if place.part is not None else await self.part(place.journal, place.slot)

@@ -17,6 +17,7 @@ from typing import Protocol
 from penstock.model.errors import LogClosedError, LogFencedError, PenstockError, StorageError
 from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.object_log.journal_format import (
     FRAMES_MAX,
@@ -233,16 +234,12 @@ class JournalWriter:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return next(iter(done)).result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(*tasks)
 
     async def close(self) -> None:
         """Stop, and seal the journal, so that all of it may be deleted one day. Every member has been detached."""
         tasks = [task for task in (self._sender, self._checking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
         await self._cancel_slots(self._slots)
         if self.next_slot and not self._slots:
             try:
@@ -438,9 +435,7 @@ class JournalWriter:
     async def _cancel_slots(self, slots: Collection[_Slot]) -> None:
         own = asyncio.current_task()
         tasks = [slot.task for slot in slots if slot.task is not None and slot.task is not own]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
 
     def _told(self) -> None:
         progress, self._progress = self._progress, asyncio.Event()

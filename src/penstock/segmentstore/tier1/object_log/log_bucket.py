@@ -25,6 +25,7 @@ from penstock.model.errors import (
 )
 from penstock.runtime.objects import ObjectStore, ObjectVersion
 from penstock.runtime.pacing import GrowingDelay
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.tier1.object_log.container_record import ContainerRecord, record_key
 from penstock.segmentstore.tier1.object_log.journal_format import (
     HEADER_LENGTH,
@@ -276,9 +277,7 @@ class LogBucket:
 
 
 async def _cancel_all(tasks: set[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await cancel_and_wait(*tasks)
 
 
 async def finished(work: Coroutine[object, object, T]) -> T:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 
 from penstock.model.errors import LogClosedError, LogFencedError, LogTakenOverError, StorageError
 from penstock.runtime.runtime import Runtime
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.object_log.container_record import ContainerRecord
 from penstock.segmentstore.tier1.object_log.journal_writer import JournalWriter
@@ -189,7 +190,5 @@ class LogProcess:
     async def close(self) -> None:
         """Stop the writer. All logs are closed."""
         tasks = [task for task in (self._trimming, self._checking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)
         await self.writer.close()
