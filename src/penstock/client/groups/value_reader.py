@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Generic, NamedTuple
 
-from penstock.client.common.pickling import NotPicklable
 from penstock.client.common.serializers import Serializer, Value
+from penstock.client.common.value_handle import ValueHandle
 from penstock.client.groups.reader import BATCH_BYTES_MAX, Reader
 from penstock.client.reading.event import Event, EventBatch, EventChunk
 from penstock.client.streams.time_windows import TimeWindow
@@ -46,7 +45,7 @@ class ValueBatch(Generic[Value]):
         return len(self.values)
 
 
-class ValueReader(NotPicklable, Generic[Value]):
+class ValueReader(ValueHandle[Reader], Generic[Value]):
     """Reads values; otherwise as `Reader`. Made by `ReaderGroup.reader` with a serializer.
 
     An event that the serializer cannot decode raises `UndecodableEventError`, which contains its place. It remains the
@@ -58,7 +57,7 @@ class ValueReader(NotPicklable, Generic[Value]):
     """
 
     def __init__(self, events: Reader, serializer: Serializer[Value]) -> None:
-        self.events = events
+        super().__init__(events)
         self.serializer = serializer
 
     @property
@@ -119,16 +118,6 @@ class ValueReader(NotPicklable, Generic[Value]):
         """Skip the bytes of a segment that are not events; see `Reader.skip`."""
         return await self.events.skip(damage)
 
-    @property
-    def is_open(self) -> bool:
-        """True from opening to the first call of `close`."""
-        return self.events.is_open
-
-    @property
-    def is_closed(self) -> bool:
-        """True once closing is complete."""
-        return self.events.is_closed
-
     async def close(self, timeout_s: float | None = None, *, is_done: bool | None = None) -> None:
         """Store positions, leave the group and stop; see `Reader.close`."""
         await self.events.close(timeout_s, is_done=is_done)
@@ -136,14 +125,6 @@ class ValueReader(NotPicklable, Generic[Value]):
     async def __aenter__(self) -> ValueReader[Value]:
         await self.events.__aenter__()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.events.__aexit__(kind, error, traceback)
-
-    def __repr__(self) -> str:
-        return f"<ValueReader: {self.events!r}>"
 
 
 def take_value(chunk: EventChunk, deserialize: Callable[[bytes], Value]) -> ValueEvent[Value]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Generic
 
-from penstock.client.common.pickling import NotPicklable
 from penstock.client.common.serializers import Serializer, Value
+from penstock.client.common.value_handle import ValueHandle
 from penstock.client.transactions.transaction import Transaction
 from penstock.client.writing.ack import Ack, OnDelivery
 from penstock.client.writing.value_writer import write_values
 from penstock.model.times import NotedTime
 
 
-class ValueTransaction(NotPicklable, Generic[Value]):
+class ValueTransaction(ValueHandle[Transaction], Generic[Value]):
     """Writes values into a transaction; else as `Transaction`. Made by `Client.begin_transaction` with a serializer.
 
     A value that cannot be serialized raises `SerializationError`, and is not written.
@@ -25,7 +24,7 @@ class ValueTransaction(NotPicklable, Generic[Value]):
     """
 
     def __init__(self, events: Transaction, serializer: Serializer[Value]) -> None:
-        self.events = events
+        super().__init__(events)
         self.serializer = serializer
 
     @property
@@ -82,16 +81,6 @@ class ValueTransaction(NotPicklable, Generic[Value]):
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
         return await self.events.state()
 
-    @property
-    def is_open(self) -> bool:
-        """True from opening to the first call of `close`."""
-        return self.events.is_open
-
-    @property
-    def is_closed(self) -> bool:
-        """True once closing is complete."""
-        return self.events.is_closed
-
     async def close(self, timeout_s: float | None = None) -> None:
         """Abort the transaction if it is undecided, and stop; see `Transaction`."""
         await self.events.close(timeout_s)
@@ -99,11 +88,3 @@ class ValueTransaction(NotPicklable, Generic[Value]):
     async def __aenter__(self) -> ValueTransaction[Value]:
         await self.events.__aenter__()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.events.__aexit__(kind, error, traceback)
-
-    def __repr__(self) -> str:
-        return f"<ValueTransaction: {self.events!r}>"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
-from types import TracebackType
 from typing import Generic, Protocol
 
-from penstock.client.common.pickling import NotPicklable
 from penstock.client.common.serializers import Serializer, Value
+from penstock.client.common.value_handle import ValueHandle
 from penstock.client.writing.ack import Ack, OnDelivery
 from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import InvalidArgumentError, WriteTimeoutError
@@ -48,7 +47,7 @@ async def write_values(
         await asyncio.sleep(0)
 
 
-class ValueWriter(NotPicklable, Generic[Value]):
+class ValueWriter(ValueHandle[EventWriter], Generic[Value]):
     """Writes values; otherwise as `EventWriter`. Made by `Client.event_writer` with a serializer.
 
     A value that cannot be serialized raises `SerializationError`, and is not written.
@@ -59,7 +58,7 @@ class ValueWriter(NotPicklable, Generic[Value]):
     """
 
     def __init__(self, events: EventWriter, serializer: Serializer[Value]) -> None:
-        self.events = events
+        super().__init__(events)
         self.serializer = serializer
 
     async def write(
@@ -95,16 +94,6 @@ class ValueWriter(NotPicklable, Generic[Value]):
         """Note that everything written so far is of `time` or before; see `EventWriter.note_time`."""
         await self.events.note_time(time)
 
-    @property
-    def is_open(self) -> bool:
-        """True from opening to the first call of `close`."""
-        return self.events.is_open
-
-    @property
-    def is_closed(self) -> bool:
-        """True once closing is complete."""
-        return self.events.is_closed
-
     async def close(self, timeout_s: float | None = None) -> None:
         """Flush and stop; see `EventWriter.close`."""
         await self.events.close(timeout_s)
@@ -121,11 +110,3 @@ class ValueWriter(NotPicklable, Generic[Value]):
     async def __aenter__(self) -> ValueWriter[Value]:
         await self.events.__aenter__()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.events.__aexit__(kind, error, traceback)
-
-    def __repr__(self) -> str:
-        return f"<ValueWriter: {self.events!r}>"
