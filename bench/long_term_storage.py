@@ -40,10 +40,11 @@ from _common import parser, percentiles_ms, raw_disk, report, work_directory
 from _s3 import BUCKET, S3Server, S3UnavailableError, raw_store, read_ranges, s3_bucket
 from _wire import run, say
 from penstock.model.segments import Buffer
+from penstock.model.sizes import MIB
 from penstock.runtime.disk import LocalFile
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.settings import MIB, CacheSettings, SegmentStoreSettings, ThrottleSettings
+from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings, ThrottleSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory

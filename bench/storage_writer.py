@@ -22,11 +22,12 @@ from pathlib import Path
 
 from _common import TurnWatch, parser, raw_disk, report, work_directory
 from _wire import run, say
+from penstock.model.sizes import MIB
 from penstock.runtime.disk import LocalDisk, LocalFile
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.settings import MIB, CacheSettings, SegmentStoreSettings
+from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage

@@ -22,6 +22,7 @@ from penstock.cli.server_checks import check_health, check_server, findings_of
 from penstock.client.statistics.statistics import ClusterStatistics, ContainerLoad, GroupLag, StoreLoad
 from penstock.model.errors import AuthenticationError
 from penstock.model.findings import Finding, FindingKind, Severity
+from penstock.model.sizes import MIB
 from penstock.operations.health import Health, Status
 from penstock.operations.settings import OperationsSettings
 from penstock.runtime.disk import DiskSpace
@@ -235,7 +236,7 @@ async def test_a_full_disk(tmp_path: Path, free_bytes_min: int, kind: FindingKin
 )
 def test_space_short(free: int, is_log: bool, kind: FindingKind | None) -> None:
     """Twice the limit of the server is where it warns."""
-    space = DiskSpace(free * machine.MIB, 10_000 * machine.MIB)
+    space = DiskSpace(free * MIB, 10_000 * MIB)
     found = machine.check_space(StandaloneSettings().segment_store.container.space, space, "/data", is_log=is_log)
     assert kinds(found) == ({kind} if kind else set())
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.client.state.revisioned_stream import MARK_ATTRIBUTE, Revision
+from penstock.client.state.revisioned_stream import Revision
 from penstock.client.state.state_entries import StateEntry, StateEntrySerializer
 from penstock.client.state.state_watch import StateChange
 from penstock.model.errors import (
@@ -22,6 +22,7 @@ from penstock.model.errors import (
     UnsupportedOperationError,
 )
 from penstock.model.policies import Scaling
+from penstock.model.segments import MARK_ATTRIBUTE
 from penstock.serializers import JsonSerializer, TextSerializer
 from support.containers import until
 

@@ -10,14 +10,14 @@ import pytest
 from penstock.controller.metadata import layout
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.controller.stream_scanner import StreamScanner
-from penstock.controller.watermarks.mark_log import MARK_ATTRIBUTE, MarkLog
+from penstock.controller.watermarks.mark_log import MarkLog
 from penstock.controller.watermarks.mark_streams import read_mark_segment
 from penstock.controller.watermarks.writer_marks import all_marks
 from penstock.model.errors import NoSuchSegmentError, OutcomeUnknownError, StorageError
 from penstock.model.events import frame_event, split_events
 from penstock.model.names import segment_id
 from penstock.model.policies import Scaling, StreamConfig
-from penstock.model.segments import NO_VALUE
+from penstock.model.segments import MARK_ATTRIBUTE, NO_VALUE
 from penstock.model.watermarks import Watermark
 from support.crash_script import AllBuckets
 from support.failing_requests import Failing

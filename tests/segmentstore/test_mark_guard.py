@@ -12,8 +12,9 @@ from penstock.client.transport.connection_pool import ConnectionPool
 from penstock.client.transport.wire_segments import WireSegments
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
-from penstock.controller.watermarks.mark_log import MARK_ATTRIBUTE, MarkLog
+from penstock.controller.watermarks.mark_log import MarkLog
 from penstock.model.errors import UnsupportedOperationError
+from penstock.model.segments import MARK_ATTRIBUTE
 from penstock.model.watermarks import MarkedSegment, Watermark
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import SegmentStoreSettings

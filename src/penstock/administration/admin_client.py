@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Sequence
 
 from penstock.administration.errors import AdminRefusedError
@@ -13,12 +12,12 @@ from penstock.model.errors import (
     OutcomeUnknownError,
     ProtocolError,
 )
+from penstock.segmentstore.admin_server import FRAME_HEADER
 from penstock.wire import commands as wire
 from penstock.wire.codec import FRAME_LENGTH_MAX, decode, encode
 from penstock.wire.commands import WireCommand
 from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
 
-_FRAME_HEADER = struct.Struct(">ii")
 _CONNECT_TIMEOUT_S = 10.0
 #: Time limit of a flush, or of an image until its first part; the store has time limits of its own.
 _ANSWER_TIMEOUT_S = 600.0
@@ -101,7 +100,7 @@ class AdminClient:
     async def _receive(self) -> WireCommand:
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                type_code, length = _FRAME_HEADER.unpack(await self._reader.readexactly(_FRAME_HEADER.size))
+                type_code, length = FRAME_HEADER.unpack(await self._reader.readexactly(FRAME_HEADER.size))
                 if not 0 <= length <= FRAME_LENGTH_MAX:
                     raise ProtocolError(f"{self.address} sends a frame of {length} bytes")
                 return decode(type_code, memoryview(await self._reader.readexactly(length)))

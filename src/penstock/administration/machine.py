@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.model.findings import Finding, FindingKind
+from penstock.model.sizes import MIB
 from penstock.runtime.disk import DiskSpace
 from penstock.segmentstore.container_settings import SpaceSettings
 from penstock.server.settings import StandaloneSettings
 
-MIB = 1024 * 1024
 #: A sync that takes longer is reported: each append waits for one.
 SYNC_S_MAX = 0.05
 _SYNC_COUNT = 20

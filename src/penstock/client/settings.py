@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.sizes import MIB
 from penstock.wire.connection import ConnectionSettings
-
-_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class ClientSettings:
     bulk_request_count_max: int = 256
 
     controller_request_timeout_s: float = 30.0
-    controller_reply_bytes_max: int = 64 * _MIB
+    controller_reply_bytes_max: int = 64 * MIB
     controller_attempt_count_max: int = 1000
     first_contact_timeout_s: float = 1.5
 
@@ -125,21 +124,21 @@ class ClientSettings:
     wait_notice_after_s: float = 3.0
     wait_notice_interval_s: float = 10.0
 
-    block_bytes_max: int = _MIB
+    block_bytes_max: int = MIB
     pipelined_block_bytes_min: int = 128 * 1024
     in_flight_block_count_max: int = 4
-    in_flight_bytes_max: int = 8 * _MIB
-    max_unacknowledged_bytes: int = 64 * _MIB
+    in_flight_bytes_max: int = 8 * MIB
+    max_unacknowledged_bytes: int = 64 * MIB
     write_turn_event_count_max: int = 1024
-    write_turn_bytes_max: int = _MIB
+    write_turn_bytes_max: int = MIB
     spread_turn_event_count_max: int = 4096
     routing_cache_size_max: int = 65536
     routing_cache_bytes_max: int = 16 * 1024 * 1024
-    large_event_bytes_max: int = 1024 * _MIB
+    large_event_bytes_max: int = 1024 * MIB
 
-    read_bytes: int = _MIB
+    read_bytes: int = MIB
     read_ahead_block_count: int = 2
-    reader_read_ahead_bytes_max: int = 32 * _MIB
+    reader_read_ahead_bytes_max: int = 32 * MIB
     reader_segment_count_max: int = 4096
     reader_rotation_interval_s: float = 10.0
     position_interval_s: float = 3.0
@@ -164,10 +163,10 @@ class ClientSettings:
     direct_read_timeout_s: float = 15.0
 
     table_batch_key_count_max: int = 256
-    table_batch_bytes_max: int = 8 * _MIB
+    table_batch_bytes_max: int = 8 * MIB
     table_read_key_count_max: int = 256
     table_page_entry_count: int = 2000
-    table_scan_ahead_bytes_max: int = 8 * _MIB
+    table_scan_ahead_bytes_max: int = 8 * MIB
     table_request_count_max: int = 8
     table_update_count_max: int = 100
     table_watch_interval_s: float = 0.5
@@ -185,7 +184,7 @@ class ClientSettings:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
                 raise InvalidArgumentError(f"client setting {name} is {getattr(self, name)}: it must be above 0")
-        if self.block_bytes_max > 8 * _MIB:
+        if self.block_bytes_max > 8 * MIB:
             raise InvalidArgumentError(f"block_bytes_max is {self.block_bytes_max}: the limit is 8 MiB")
 
     def connection(self) -> ConnectionSettings:

@@ -19,16 +19,13 @@ from penstock.client.low_level import chunk_places_of
 from penstock.client.reading.chunk_places import check_chunk_name
 from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import (
+    STORAGE_AWAY,
     CorruptionError,
     InvalidArgumentError,
     NoSuchChunkError,
     PenstockError,
     StorageError,
-    StorageNotRespondingError,
     StorageRefusedError,
-    StorageThrottledError,
-    StorageUnavailableError,
-    StorageUnreachableError,
 )
 from penstock.runtime.bulk import for_each
 from penstock.spark.options import StoreSettings
@@ -41,9 +38,6 @@ if TYPE_CHECKING:
 #: Concurrent reads of parts, so that one is read while another is summed; and the length of one read.
 PARTS_AT_ONCE = 4
 READ_BYTES = 4 * 1024 * 1024
-
-#: After these errors the state of a chunk is unknown.
-_AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)
 
 
 class Finding(StrEnum):
@@ -146,7 +140,7 @@ class _Sums:
             except NoSuchChunkError:
                 message = f"the chunk is missing, its record says {chunk.length} bytes"
                 return PartResult(Finding.MISSING, start, start - first, message)
-            except _AWAY:
+            except STORAGE_AWAY:
                 raise
             except StorageError as error:
                 return PartResult(Finding.UNREADABLE, start, start - first, str(error))

@@ -30,6 +30,10 @@ ELECTION_PATH = "/election"
 INCARNATION_MARK = "~"
 
 
+#: Moves that an assignment lists, for people.
+WHY_MAX = 50
+
+
 class Endpoint(msgspec.Struct, frozen=True):
     """Where clients of one listener reach a process."""
 

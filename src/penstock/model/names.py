@@ -13,6 +13,11 @@ from typing import NewType
 
 from penstock.model.errors import InvalidNameError
 
+#: The upper half of a transaction id, shifted right by this, is the epoch that it was created in.
+EPOCH_SHIFT = 32
+
+#: Characters that make a name a pattern of names.
+PATTERN_CHARACTERS = frozenset("*?[")
 #: 64-bit id of a segment of a stream: (epoch << 32) | number.
 SegmentId = NewType("SegmentId", int)
 ContainerId = NewType("ContainerId", int)

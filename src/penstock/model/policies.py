@@ -245,3 +245,7 @@ class StreamConfig:
         return StreamConfig(
             self.scaling, self.retention, tags, self.timestamp_aggregation_timeout_ms, self.rollover_bytes
         )
+
+
+#: One segment that reports no load: of transactions, or sealed as soon as it is filled.
+NO_SCALING = Scaling(ScalingKind.FIXED)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from penstock.model.errors import PenstockError
 
@@ -24,6 +25,8 @@ NO_VALUE = -(1 << 63)
 #: Table key versions: no condition, and "the key must be absent".
 VERSION_ANY = NO_VALUE
 VERSION_ABSENT = -1
+#: The attribute with the mark of a stream of revisions: Java's ``SegmentAttribute.RevisionStreamClientMark``.
+MARK_ATTRIBUTE = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes
 
 TABLE_KEY_LENGTH_MAX = 8192
 TABLE_VALUE_LENGTH_MAX = 1024 * 1024 - 8192

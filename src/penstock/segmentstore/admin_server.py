@@ -39,7 +39,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 #: Images are sent in parts of this length.
 _IMAGE_PART_BYTES = 1024 * 1024
-_FRAME_HEADER = struct.Struct(">ii")
+FRAME_HEADER = struct.Struct(">ii")
 
 #: Returns if a request's token permits administration, else raises `PenstockError`.
 Authorise = Callable[[str], None]
@@ -160,8 +160,8 @@ class AdminServer:
         # Idle time is unlimited between requests, but not within one: connections are few.
         header = await reader.readexactly(1)
         async with asyncio.timeout(self._settings.frame_timeout_s):
-            header += await reader.readexactly(_FRAME_HEADER.size - len(header))
-            type_code, length = _FRAME_HEADER.unpack(header)
+            header += await reader.readexactly(FRAME_HEADER.size - len(header))
+            type_code, length = FRAME_HEADER.unpack(header)
             if not 0 <= length <= self._settings.frame_length_max:
                 raise ProtocolError(f"a frame of {length} bytes to the administration port")
             content = await reader.readexactly(length)

@@ -47,12 +47,10 @@ from penstock.wire.commands import (
     SetupAppend,
     WireCommand,
 )
+from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
 from penstock.wire.framing import FrameReceiver
 
 logger: logging.Logger = logging.getLogger(__name__)
-
-WIRE_VERSION = 17
-WIRE_VERSION_OLDEST = 5
 
 
 class ConnectionHost(Protocol):

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.sizes import MIB
 from penstock.segmentstore.layout_settings import LayoutSettings
-
-MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from penstock.model.sizes import MIB
 from penstock.runtime.descriptors import DescriptorBudget
 from penstock.runtime.sockets import DeadPeerSettings
 from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.container_settings import ContainerSettings
-
-MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from penstock.segmentstore.cluster.settings import MemberSettings
 #: The listener that there is if none is named.
 DEFAULT_LISTENER = "default"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_WILDCARDS = ("0.0.0.0", "::", "")
+#: Addresses that mean every interface of the machine.
+WILDCARD_HOSTS = ("0.0.0.0", "::", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Listener:
 
     def endpoint(self, port: int, machine: str) -> Endpoint:
         """Return what is given to clients. `port`: that was taken; `machine`: name of this machine."""
-        host = self.advertised_host or (machine if self.host in _WILDCARDS else self.host)
+        host = self.advertised_host or (machine if self.host in WILDCARD_HOSTS else self.host)
         return Endpoint(host, self.advertised_port or port)
 
 
@@ -146,7 +147,7 @@ def split_address(text: str, default_port: int | None) -> tuple[str, int]:
 
 def is_loopback(host: str) -> bool:
     """Return whether only the own machine reaches an address."""
-    return host in ("localhost", "::1", *_WILDCARDS) or host.startswith("127.")
+    return host in ("localhost", "::1", *WILDCARD_HOSTS) or host.startswith("127.")
 
 
 def check_reachable(own: Mapping[str, Endpoint], others: Iterable[Endpoint]) -> None:

@@ -33,6 +33,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     LaterVersionError,
 )
+from penstock.model.sizes import IDENTITY_LENGTH_MAX
 from penstock.runtime.disk import DiskLock, LocalLock, LockState
 from penstock.runtime.held_disk import HeldDisk
 from penstock.runtime.runtime import Runtime
@@ -45,7 +46,6 @@ from penstock.server.errors import DataDirectoryError
 FORMAT_VERSION = 1
 IDENTITY_NAME = "penstock.toml"
 LOCK_NAME = "LOCK"
-_IDENTITY_LENGTH_MAX = 64 * 1024
 #: A temporary name: an identity that was not renamed because of a crash.
 _IDENTITY_DRAFT_NAME = "penstock.toml.new"
 _DIRECTORY_GONE = (
@@ -371,7 +371,7 @@ class DataDirectory:
         except FileNotFoundError:
             return None
         try:
-            identity = Identity.decode(file.read(0, _IDENTITY_LENGTH_MAX), path)
+            identity = Identity.decode(file.read(0, IDENTITY_LENGTH_MAX), path)
         finally:
             file.close()
         # Its writer may have been killed before the name was durable; data written from now on depend on it.

@@ -20,7 +20,7 @@ from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 from penstock.segmentstore.tier2.hdfs_storage import HdfsStorageSettings
 from penstock.segmentstore.tier2.object_storage import ObjectStorageSettings
-from penstock.server.cluster_settings import ClusterSettings
+from penstock.server.cluster_settings import WILDCARD_HOSTS, ClusterSettings
 
 CONTROLLER_PORT = 9090
 SEGMENT_STORE_PORT = 6000
@@ -28,7 +28,6 @@ SEGMENT_STORE_PORT = 6000
 #: Minimum size of a segment store's cache.
 CACHE_BYTES_MIN = 16 * 1024 * 1024
 
-_WILDCARDS = ("0.0.0.0", "::", "")
 
 #: Settings that may be 0, besides those whose default is 0. With any other setting at 0 the server would stall, or
 #: retry without a pause.
@@ -323,7 +322,7 @@ class StandaloneSettings:
         if self.security.has_tls and self.is_local:
             # Certificates name hosts: the TLS library of Pravega's Rust and Python clients accepts no addresses.
             return "localhost"
-        return socket.gethostname() if self.host in _WILDCARDS else self.host
+        return socket.gethostname() if self.host in WILDCARD_HOSTS else self.host
 
     @property
     def is_local(self) -> bool:
@@ -333,7 +332,7 @@ class StandaloneSettings:
     @property
     def is_open_to_other_machines(self) -> bool:
         """Whether the server listens on all addresses of this machine."""
-        return self.host in _WILDCARDS
+        return self.host in WILDCARD_HOSTS
 
     @property
     def listening_host(self) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.model.names import check_scope_name, check_stream_name, split_scoped_name
+from penstock.model.names import PATTERN_CHARACTERS, check_scope_name, check_stream_name, split_scoped_name
 from penstock.spark.decode_options import MALFORMED, VALUE, Decoding, parse_decoding
 from penstock.spark.option_values import byte_count, count, duration_s, flag
 
@@ -117,8 +117,6 @@ _NOISE_PREFIXES = ("option.", "__", "spark.")
 
 #: The argument of `load` and `save`, where it is a stream; a table's path is a directory.
 _STREAM_PATH = re.compile(r"[^/:\s,]+/[^/:\s,]+(\s*,\s*[^/:\s,]+/[^/:\s,]+)*\Z")
-
-_PATTERN_CHARACTERS = frozenset("*?[")
 
 
 def _default_uri() -> str:
@@ -335,7 +333,7 @@ def _scoped_stream(found: Mapping[str, str]) -> tuple[str, str]:
 
 def is_pattern(name: str) -> bool:
     """Return whether ``scope/stream`` is a pattern of streams' names."""
-    return not _PATTERN_CHARACTERS.isdisjoint(name)
+    return not PATTERN_CHARACTERS.isdisjoint(name)
 
 
 def _streams(found: Mapping[str, str]) -> tuple[str, ...]:

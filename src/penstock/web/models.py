@@ -10,9 +10,9 @@ from typing import Literal
 import msgspec
 
 from penstock.model.policies import LIMIT_NONE, Retention, RetentionKind, Scaling, ScalingKind, StreamConfig
+from penstock.model.sizes import MIB
 from penstock.web.errors import BadRequestError
 
-_MIB = 1024 * 1024
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
@@ -112,8 +112,8 @@ def retention_of(policy: RetentionPolicy | None, *, with_maximum: bool) -> Reten
     if policy is None:
         return None
     if policy.type == "LIMITED_SIZE_MB":
-        least, most = (policy.value or 0) * _MIB, policy.maxValue
-        kind, limit = RetentionKind.BY_SIZE, None if most is None else most * _MIB
+        least, most = (policy.value or 0) * MIB, policy.maxValue
+        kind, limit = RetentionKind.BY_SIZE, None if most is None else most * MIB
     else:
         least = _time_ms(policy.value, policy.timeBasedRetention)
         has_maximum = policy.maxValue is not None or policy.maxTimeBasedRetention is not None
@@ -136,7 +136,7 @@ def retention_shown(retention: Retention | None) -> RetentionPolicy | None:
     if retention is None:
         return None
     if retention.kind is RetentionKind.BY_SIZE:
-        return RetentionPolicy("LIMITED_SIZE_MB", retention.min_limit // _MIB)
+        return RetentionPolicy("LIMITED_SIZE_MB", retention.min_limit // MIB)
     days, rest = divmod(retention.min_limit, _DAY_MS)
     hours, minutes = rest // _HOUR_MS, rest % _HOUR_MS // _MINUTE_MS
     whole = days if not hours and not minutes else 0

@@ -31,14 +31,13 @@ from penstock.model.errors import (
     NoSuchStreamError,
 )
 from penstock.model.names import (
+    PATTERN_CHARACTERS,
     check_scope_name,
     parse_segment_name,
     split_scoped_name,
 )
 from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
-
-_PATTERN_CHARACTERS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Sources:
         streams, patterns = [], []
         for name in names:
             scope, slash, rest = name.partition("/")
-            if slash and _PATTERN_CHARACTERS.intersection(rest):
+            if slash and PATTERN_CHARACTERS.intersection(rest):
                 patterns.append(f"{check_scope_name(scope)}/{rest}")
             else:
                 streams.append("/".join(split_scoped_name(name)))

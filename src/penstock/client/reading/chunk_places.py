@@ -19,15 +19,13 @@ from penstock.model.errors import (
     ProtocolError,
     StorageIdentityError,
 )
+from penstock.model.sizes import IDENTITY_LENGTH_MAX
 from penstock.runtime.disk import Disk
 from penstock.runtime.files import FilePlace, FileStore, FileStoreSettings
 from penstock.runtime.objects import ObjectPlace, ObjectStore, ObjectStoreSettings
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.work import PoolSettings, WorkPool
 from penstock.wire.chunk_layouts import StorageTold
-
-#: Maximum length of the identity of a place.
-_IDENTITY_LENGTH_MAX = 64 * 1024
 
 
 class ChunkPlace(Protocol):
@@ -70,7 +68,7 @@ class ChunkPlaces:
             found = self._open[url] = self._opened(url)
         if is_anew or (url, storage.identity) not in self._known:
             try:
-                identity = await found.read(storage.identity_name, 0, _IDENTITY_LENGTH_MAX)
+                identity = await found.read(storage.identity_name, 0, IDENTITY_LENGTH_MAX)
             except NoSuchChunkError:
                 raise StorageIdentityError(url, "it does not exist, or is not the store's long-term storage") from None
             if identity != storage.identity:

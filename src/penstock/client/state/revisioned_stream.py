@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
-from uuid import UUID
 
 from penstock.client.common.deadline import within
 from penstock.client.common.life_cycle import LifeCycle
@@ -24,15 +23,12 @@ from penstock.client.writing.byte_stream import only_segment
 from penstock.client.writing.single_appender import SingleAppender
 from penstock.model.errors import InvalidArgumentError, OutcomeUnknownError, SegmentTruncatedError
 from penstock.model.events import EVENT_HEADER_LENGTH, EventAssembler, offsets_of
-from penstock.model.segments import NO_VALUE
+from penstock.model.segments import MARK_ATTRIBUTE, NO_VALUE
 
 if TYPE_CHECKING:
     from typing import Self
 
 Value = TypeVar("Value")
-
-#: Java's ``SegmentAttribute.RevisionStreamClientMark``.
-MARK_ATTRIBUTE = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.client.common.deadline import within
-from penstock.client.state.revisioned_stream import MARK_ATTRIBUTE
 from penstock.client.transport.cluster import Cluster
 from penstock.model.errors import NoSuchSegmentError, NoSuchStreamError, SegmentTruncatedError
 from penstock.model.events import EVENT_HEADER_LENGTH, EventAssembler
 from penstock.model.names import MARK_STREAM_PREFIX, parse_segment_name, segment_epoch, split_scoped_name
+from penstock.model.segments import MARK_ATTRIBUTE
 from penstock.model.stream_cuts import StreamCut
 from penstock.model.watermarks import MarkedSegment, Watermark
 

@@ -10,10 +10,9 @@ from penstock.client.controller.transaction_endings import TransactionInfo
 from penstock.client.controller.transaction_ids import id_of
 from penstock.client.transport.cluster import Cluster
 from penstock.model.errors import NoSuchSegmentError, PenstockError
-from penstock.model.names import split_scoped_name, transaction_segment_name
+from penstock.model.names import EPOCH_SHIFT, split_scoped_name, transaction_segment_name
 from penstock.model.segments import SegmentInfo
 
-_EPOCH_SHIFT = 32
 #: Segments whose lengths are requested together; for a transaction with more, all of its own.
 _SEGMENTS_AT_ONCE = 1000
 
@@ -74,4 +73,4 @@ def _sum(infos: Sequence[SegmentInfo | PenstockError]) -> int | None:
 
 def _epoch(found: TransactionInfo) -> int:
     # The upper half of an id begins with the epoch whose segments the transaction uses.
-    return id_of(found.id).highBits >> _EPOCH_SHIFT
+    return id_of(found.id).highBits >> EPOCH_SHIFT

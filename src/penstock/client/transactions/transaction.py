@@ -35,12 +35,11 @@ from penstock.model.errors import (
     TransactionPreparedError,
     TransactionStreamDeletedError,
 )
+from penstock.model.names import EPOCH_SHIFT
 from penstock.model.times import NotedTime
 from penstock.rpc import controller_pb2 as pb
 
 _log = logging.getLogger(__name__)
-
-_EPOCH_SHIFT = 32
 
 
 class _Fate(Enum):
@@ -129,7 +128,7 @@ class Transaction(LifeCycle):
             raise over_error("resume", self._stream_name, found)
         # The upper half of an id begins with the epoch whose segments the transaction uses.
         await self._start(
-            await self._controller.epoch_segments(self._scope, self._stream, self._id.highBits >> _EPOCH_SHIFT)
+            await self._controller.epoch_segments(self._scope, self._stream, self._id.highBits >> EPOCH_SHIFT)
         )
 
     async def _start(self, segments: Sequence[SegmentRange]) -> None:

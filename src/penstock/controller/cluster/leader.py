@@ -31,6 +31,7 @@ from penstock.model.cluster_nodes import (
     ASSIGNMENT_PATH,
     DRAINS_PATH,
     HOSTS_PATH,
+    WHY_MAX,
     AssignmentNode,
     CandidateNode,
     ContainerLoad,
@@ -50,8 +51,6 @@ from penstock.segmentstore.cluster.ends import prune_ends
 
 _log = logging.getLogger(__name__)
 
-#: Moves that an assignment lists, for people.
-_WHY_MAX = 50
 #: Bytes that cost a store as much as one operation.
 _BYTES_PER_OPERATION = 10_000
 
@@ -187,7 +186,7 @@ class ClusterLeader:
             number=view.assignment.number + 1,
             nonce=self._rng.randbytes(8).hex(),
             owners=owners,
-            why=tuple([*view.assignment.why, *why][-_WHY_MAX:]),
+            why=tuple([*view.assignment.why, *why][-WHY_MAX:]),
             extra=view.assignment.extra,
         )
         try:

@@ -43,12 +43,9 @@ from penstock.model.errors import (
     TransactionError,
 )
 from penstock.model.names import segment_name, transaction_segment_name
-from penstock.model.policies import Scaling, ScalingKind
+from penstock.model.policies import NO_SCALING
 
 _logger = logging.getLogger(__name__)
-
-#: Segments of transactions report no load.
-_NO_SCALING = Scaling(ScalingKind.FIXED)
 
 
 class PingResult(Enum):
@@ -192,7 +189,7 @@ class Transactions:
                     transaction_segment_name(
                         segment_name(tables.scope, tables.stream, segment.id), transaction.high, transaction.low
                     ),
-                    _NO_SCALING,
+                    NO_SCALING,
                     rollover_bytes,
                 )
                 for segment in epoch.segments

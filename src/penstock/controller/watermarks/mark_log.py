@@ -11,17 +11,15 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from uuid import UUID
 
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.model.errors import BadOffsetError
 from penstock.model.events import EVENT_HEADER_LENGTH, EventAssembler, frame_event
+from penstock.model.segments import MARK_ATTRIBUTE
 from penstock.model.watermarks import Watermark
 
 _logger = logging.getLogger(__name__)
 
-#: Java's ``SegmentAttribute.RevisionStreamClientMark``.
-MARK_ATTRIBUTE = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes
 _READ_BYTES = 256 * 1024
 
 

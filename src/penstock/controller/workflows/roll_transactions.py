@@ -24,10 +24,7 @@ from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.scale_stream import seal_segments
 from penstock.model.errors import NoSuchSegmentError
 from penstock.model.names import segment_name
-from penstock.model.policies import Scaling, ScalingKind
-
-#: Segments that are sealed as soon as they are filled report no load.
-_NO_SCALING = Scaling(ScalingKind.FIXED)
+from penstock.model.policies import NO_SCALING, Scaling
 
 #: Merges the batch, recorded at a version, from the segments of one epoch into those of another with the same numbers.
 MergeInto = Callable[[EpochRecord, EpochRecord, int], Awaitable[None]]
@@ -79,7 +76,7 @@ async def _add_epochs(
 ) -> int:
     """Fill the epoch `middle`, and record it and `last`; return the new version of the batch."""
     configuration = (await tables.configuration()).record.configuration
-    await _create(context, tables, middle, _NO_SCALING, configuration.rollover_bytes)
+    await _create(context, tables, middle, NO_SCALING, configuration.rollover_bytes)
     if not await _is_any_sealed(context, tables, middle):
         await merge(origin, middle, committing.version)
 

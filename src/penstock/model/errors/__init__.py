@@ -163,6 +163,7 @@ from penstock.model.errors.segments import (
     TooManyTransientSegmentsError,
 )
 from penstock.model.errors.storage import (
+    STORAGE_AWAY,
     AdoptionError,
     BadChunkOffsetError,
     ChunkError,
@@ -244,6 +245,7 @@ from penstock.model.errors.streams import (
 )
 
 __all__ = [
+    "STORAGE_AWAY",
     "AccessDeniedError",
     "AccessError",
     "AdoptionError",

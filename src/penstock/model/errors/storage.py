@@ -404,3 +404,7 @@ class RemoteFileCopiesError(RemoteFileError):
 
 class RemoteFileNotClosedError(RemoteFileError):
     """All written data is durable and readable, but the file is, or may be, still open."""
+
+
+#: Errors about long-term storage as a whole, not about a single chunk.
+STORAGE_AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)

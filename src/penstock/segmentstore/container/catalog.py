@@ -12,17 +12,15 @@ from itertools import islice
 
 from penstock.model.errors import (
     CorruptionError,
-    InconsistentStateError,
-    LogFencedError,
     NoSuchSegmentError,
     PenstockError,
     SegmentInactiveError,
-    StorageNotPrimaryError,
     TooManyActiveSegmentsError,
 )
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.runtime.bulk import errors_of
 from penstock.segmentstore.container.attributes.attributes import LogOperation
+from penstock.segmentstore.container.life import FATAL_ERRORS
 from penstock.segmentstore.container.log.operations import Activate, Deactivate
 from penstock.segmentstore.container.metadata import (
     SegmentSnapshot,
@@ -38,9 +36,6 @@ from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier2.chunked_storage import StoredSegment
 
 logger: logging.Logger = logging.getLogger(__name__)
-
-#: Errors after which the incarnation must not continue.
-_FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 
 
 #: Maximum number of records removed in one update.
@@ -284,7 +279,7 @@ class SegmentCatalog:
             if not await self.deactivate(self._idle_first(), count):
                 try:
                     await self._flush_some(count)
-                except _FATAL:
+                except FATAL_ERRORS:
                     raise
                 except (PenstockError, OSError) as error:
                     reason = f"flushing them failed: {error}"
@@ -308,7 +303,7 @@ class SegmentCatalog:
         ]
         errors = await errors_of(candidates[:count], self._flush, self._settings.flush_concurrency)
         if errors:
-            raise next((error for error in errors if isinstance(error, _FATAL)), errors[0])
+            raise next((error for error in errors if isinstance(error, FATAL_ERRORS)), errors[0])
 
     async def run(self) -> None:
         """Deactivate idle segments periodically, until cancelled. A failed round is logged: they stay in memory."""
@@ -316,7 +311,7 @@ class SegmentCatalog:
             await asyncio.sleep(self._settings.deactivation_interval_s)
             try:
                 await self.deactivate_idle()
-            except _FATAL:
+            except FATAL_ERRORS:
                 raise
             except (PenstockError, OSError) as error:
                 container_id = self._metadata.container_id

@@ -43,7 +43,7 @@ from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 logger: logging.Logger = logging.getLogger(__name__)
 
 #: No limit on the part of a table's log kept in memory: it cannot be moved to the index.
-_UNBOUNDED_BYTES = 1 << 62
+UNBOUNDED_BYTES = 1 << 62
 #: No timeout: there are no other operations to wait for.
 _UNBOUNDED_S = 1e9
 
@@ -120,7 +120,7 @@ class ContainerInspection:
         self._cache = cache
         self._runtime = runtime
         self._settings = replace(
-            settings, table_unindexed_bytes_max_system=_UNBOUNDED_BYTES, table_load_timeout_s=_UNBOUNDED_S
+            settings, table_unindexed_bytes_max_system=UNBOUNDED_BYTES, table_load_timeout_s=_UNBOUNDED_S
         )
         self._loop = asyncio.get_running_loop()
         self._jobs: set[asyncio.Task[None]] = set()

@@ -11,10 +11,13 @@ import logging
 from collections.abc import Coroutine
 from enum import Enum
 
-from penstock.model.errors import ContainerOfflineError
+from penstock.model.errors import ContainerOfflineError, InconsistentStateError, LogFencedError, StorageNotPrimaryError
 from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container.events import ContainerEvents
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
+
+#: Errors after which the incarnation must not continue.
+FATAL_ERRORS = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -12,23 +12,19 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from penstock.model.errors import (
-    InconsistentStateError,
-    LogFencedError,
     NoSuchSegmentError,
     PenstockError,
     SegmentMergedError,
-    StorageNotPrimaryError,
     TooManyTransientSegmentsError,
 )
 from penstock.model.names import parent_segment_name
+from penstock.segmentstore.container.life import FATAL_ERRORS
 from penstock.segmentstore.container.metadata import ContainerMetadata
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container_settings import TransientSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Errors after which the incarnation must not continue.
-_FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 #: A sweep counts at most this many intervals since the last one, because nothing was observed in between.
 _INTERVALS_COUNTED_MAX = 2.0
 
@@ -132,7 +128,7 @@ class TransientSegments:
             await self._delete(segment.name)
         except (NoSuchSegmentError, SegmentMergedError):
             return False  # Its connection was closed, or the event is complete.
-        except _FATAL:
+        except FATAL_ERRORS:
             raise
         except (PenstockError, OSError) as error:
             # It still exists and is still idle: the next sweep retries.

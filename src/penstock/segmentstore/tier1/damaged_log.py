@@ -7,7 +7,6 @@ reported as a `LostRange`. The files are only read. All functions block. How the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +33,8 @@ from penstock.segmentstore.tier1.log_records import (
     read_truncation,
 )
 from penstock.segmentstore.tier1.log_recovery import (
+    LOG_FILE_NAME,
+    READ_LENGTH,
     FrameScanner,
     address_file_number,
     find_frame,
@@ -41,8 +42,6 @@ from penstock.segmentstore.tier1.log_recovery import (
     log_file_name,
 )
 
-_NAME = re.compile(r"log-([0-9a-f]{16})-([0-9a-f]{8})")
-_READ_LENGTH = 4 * 1024 * 1024
 #: Frames of every file begin with this.
 _ANY_FRAME = frame_pattern(0)[:4]
 _SALT = slice(4, 12)
@@ -112,7 +111,7 @@ class DamagedLog:
         except CorruptionError as error:
             self.problems.append(str(error))
         first_number = address_file_number(self._truncation_address)
-        found = [name for name in disk.list_directory(directory) if _NAME.fullmatch(name)]
+        found = [name for name in disk.list_directory(directory) if LOG_FILE_NAME.fullmatch(name)]
         self._names = [name for name in found if int(name[-8:], 16) >= first_number]
         epochs = [int(name[4:20], 16) for name in found]
         self.first_epoch: int = min(epochs, default=0)
@@ -292,8 +291,8 @@ def _next_frame(file: DiskFile, header: FileHeader, start: int) -> FrameHeader |
 def _salt_of_frames(file: DiskFile, epoch: int) -> int | None:
     """Return the salt that the first intact frame of the file carries, for a file whose header is damaged."""
     length = file.length()
-    for at in range(BLOCK_LENGTH, length, _READ_LENGTH):
-        window = file.read(at, _READ_LENGTH + FRAME_HEADER_LENGTH)
+    for at in range(BLOCK_LENGTH, length, READ_LENGTH):
+        window = file.read(at, READ_LENGTH + FRAME_HEADER_LENGTH)
         place = window.find(_ANY_FRAME)
         while place >= 0:
             head = window[place : place + FRAME_HEADER_LENGTH]

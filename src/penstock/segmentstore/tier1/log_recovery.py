@@ -33,14 +33,14 @@ from penstock.segmentstore.tier1.frame_format import (
 from penstock.segmentstore.tier1.log_records import EPOCH_FILE, EpochRecord
 from penstock.segmentstore.tier1.lone_frames import LoneFrames, lone_frames
 
-_READ_LENGTH = 4 * 1024 * 1024
+READ_LENGTH = 4 * 1024 * 1024
 #: Read length for columns of frames: memory of this size is reused, larger blocks are allocated anew by the system.
 _COLUMN_READ_LENGTH = 1024 * 1024
 #: Enough to determine the kind of frames.
 _FIRST_READ_LENGTH = 128 * 1024
 #: Beyond any file's end.
 _ANY_END = 1 << 62
-_NAME = re.compile(r"log-([0-9a-f]{16})-([0-9a-f]{8})")
+LOG_FILE_NAME = re.compile(r"log-([0-9a-f]{16})-([0-9a-f]{8})")
 
 
 def log_file_name(epoch: int, number: int) -> str:
@@ -87,7 +87,7 @@ class RecoveredLog:
 
 
 class FrameScanner:
-    """Reads the frames of one file in order, through a window of at most `_READ_LENGTH` bytes."""
+    """Reads the frames of one file in order, through a window of at most `READ_LENGTH` bytes."""
 
     def __init__(self, file: DiskFile, path: str, header: FileHeader, offset: int, sequence: int | None) -> None:
         """Start at `offset`, where a frame with `sequence` is expected (None: any)."""
@@ -169,7 +169,7 @@ class FrameScanner:
     def _bytes(self, offset: int, length: int) -> bytes:
         start = offset - self._window_offset
         if start < 0 or start + length > len(self._window):
-            if length > _READ_LENGTH:
+            if length > READ_LENGTH:
                 return self._file.read(offset, min(length, max(self._file.length() - offset, 0)))
             self._fill_window(offset, length)
             start = 0
@@ -183,10 +183,10 @@ class FrameScanner:
     def _read_length(self, length: int) -> int:
         """Return how much to read when `length` bytes are needed."""
         if length > BLOCK_LENGTH:
-            return _READ_LENGTH
+            return READ_LENGTH
         if not self._window:
             return _FIRST_READ_LENGTH
-        return _COLUMN_READ_LENGTH if self._pace.length > COLUMN_LENGTH_MIN else _READ_LENGTH
+        return _COLUMN_READ_LENGTH if self._pace.length > COLUMN_LENGTH_MIN else READ_LENGTH
 
 
 def recover(
@@ -205,7 +205,7 @@ def recover(
     each data frame of the last file, see `DurableLog.open`.
     """
     first_number = address_file_number(truncation_address)
-    names = [name for name in disk.list_directory(directory) if _NAME.fullmatch(name)]
+    names = [name for name in disk.list_directory(directory) if LOG_FILE_NAME.fullmatch(name)]
     unused: tuple[str, FileHeader] | None = None
     for name in reversed(names):
         if int(name[-8:], 16) < first_number:
@@ -264,7 +264,7 @@ def check_file_versions(disk: Disk, directory: str) -> None:
     frames, and one block of each file is enough, at any length of the log. Damaged headers are left to `recover`.
     """
     for name in disk.list_directory(directory):
-        if not _NAME.fullmatch(name):
+        if not LOG_FILE_NAME.fullmatch(name):
             continue
         path = f"{directory}/{name}"
         try:
@@ -289,7 +289,7 @@ def check_log(disk: Disk, directory: str, record: EpochRecord, cluster_id: str) 
     """
     if record.cluster_id and cluster_id and record.cluster_id != cluster_id:
         raise LogIdentityError(f"{directory}/{EPOCH_FILE}", found=record.cluster_id, expected=cluster_id)
-    names = [name for name in disk.list_directory(directory) if _NAME.fullmatch(name)]
+    names = [name for name in disk.list_directory(directory) if LOG_FILE_NAME.fullmatch(name)]
     if not names:
         return
     newest = max(names)
@@ -461,9 +461,9 @@ def find_frame(
     """Return the first intact frame at or after `start` that `is_wanted` accepts; None if there is none."""
     pattern = frame_pattern(header.salt)
     length = file.length()
-    for at in range(start, length, _READ_LENGTH):
+    for at in range(start, length, READ_LENGTH):
         # Windows overlap by a header, so that no header is split.
-        window = file.read(at, _READ_LENGTH + FRAME_HEADER_LENGTH)
+        window = file.read(at, READ_LENGTH + FRAME_HEADER_LENGTH)
         place = window.find(pattern)
         while place >= 0:
             head = window[place : place + FRAME_HEADER_LENGTH]

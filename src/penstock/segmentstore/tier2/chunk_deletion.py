@@ -6,18 +6,12 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from penstock.model.errors import (
+    STORAGE_AWAY,
     NoSuchChunkError,
     StorageError,
-    StorageNotRespondingError,
-    StorageThrottledError,
-    StorageUnavailableError,
-    StorageUnreachableError,
 )
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.turns import run_bounded
-
-#: Errors about the storage, not about a single chunk: the remaining chunks are not tried.
-AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)
 
 
 @runtime_checkable
@@ -48,7 +42,7 @@ async def delete_each(chunks: ChunkStorage, names: Sequence[str], *, limit: int)
             await chunks.delete(name)
         except NoSuchChunkError:
             pass  # Deleted before, by a call whose response was lost, or whose outcome could not be recorded.
-        except AWAY:
+        except STORAGE_AWAY:
             raise
         except StorageError as error:
             failed[name] = error

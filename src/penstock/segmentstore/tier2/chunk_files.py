@@ -19,14 +19,13 @@ from penstock.model.errors import (
     StorageUnavailableError,
 )
 from penstock.model.segments import Buffer
+from penstock.model.sizes import IDENTITY_LENGTH_MAX
 from penstock.runtime.disk import Disk, DiskFile, DiskSpace
 from penstock.segmentstore.tier2.chunk_name import RESERVED_NAME_PREFIX
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 
 #: The file that holds a storage's identity, in its root. No chunk can have this name.
 IDENTITY_NAME = f"{RESERVED_NAME_PREFIX}toml"
-#: Longer files are not an identity.
-IDENTITY_LENGTH_MAX = 64 * 1024
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)

@@ -54,10 +54,11 @@ from penstock.model.errors import (
     StorageUnreachableError,
 )
 from penstock.model.segments import Buffer
+from penstock.model.sizes import IDENTITY_LENGTH_MAX
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.files import FileInfo, FileStore, FileStoreSettings
 from penstock.runtime.pacing import GrowingDelay
-from penstock.segmentstore.tier2.chunk_files import IDENTITY_LENGTH_MAX, IDENTITY_NAME
+from penstock.segmentstore.tier2.chunk_files import IDENTITY_NAME
 from penstock.segmentstore.tier2.chunk_name import (
     CHUNK_NAME_PART_LENGTH_MAX,
     RESERVED_NAME_PREFIX,

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from penstock.model.errors import (
+    STORAGE_AWAY,
     ChunkError,
     ChunkExistsError,
     InvalidArgumentError,
@@ -42,11 +43,12 @@ from penstock.model.errors import (
     UnsupportedOperationError,
 )
 from penstock.model.segments import Buffer
+from penstock.model.sizes import MIB
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.objects import ObjectInfo, ObjectStore, ObjectStoreSettings
 from penstock.runtime.pacing import GrowingDelay
 from penstock.segmentstore.tier2.byte_gate import ByteGate
-from penstock.segmentstore.tier2.chunk_deletion import AWAY, delete_each
+from penstock.segmentstore.tier2.chunk_deletion import delete_each
 from penstock.segmentstore.tier2.chunk_files import IDENTITY_NAME
 from penstock.segmentstore.tier2.chunk_name import (
     CHUNK_NAME_PART_LENGTH_MAX,
@@ -62,7 +64,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_MIB = 1024 * 1024
 
 #: The limit of S3, GCS and Azure, in bytes of UTF-8.
 KEY_LENGTH_MAX = 1024
@@ -84,10 +85,10 @@ class ObjectStorageSettings:
         store: connection to the store.
     """
 
-    flush_bytes: int = 16 * _MIB
+    flush_bytes: int = 16 * MIB
     flush_age_s: float = 60.0
-    read_ahead_range_bytes: int = 4 * _MIB
-    content_bytes_max: int = 128 * _MIB
+    read_ahead_range_bytes: int = 4 * MIB
+    content_bytes_max: int = 128 * MIB
     put_attempts_max: int = 3
     put_deadline_s: float = 90.0
     put_retry_delay_s: float = 0.2
@@ -235,7 +236,7 @@ class ObjectChunkStorage:
             self._check(name)
         try:
             await self.objects.delete_many([self._folder + name for name in names])
-        except AWAY:
+        except STORAGE_AWAY:
             raise
         except StorageError:
             # The response does not say which of them was refused.

@@ -19,15 +19,12 @@ from enum import StrEnum
 
 from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import (
+    STORAGE_AWAY,
     CorruptionError,
     InvalidArgumentError,
     LaterVersionError,
     NoSuchChunkError,
     StorageError,
-    StorageNotRespondingError,
-    StorageThrottledError,
-    StorageUnavailableError,
-    StorageUnreachableError,
     UnreadableDataError,
 )
 from penstock.model.segments import TableEntry
@@ -49,8 +46,6 @@ from penstock.segmentstore.tier2.records import (
 from penstock.segmentstore.tier2.segment_adoption import ADOPTED_EPOCH
 from penstock.segmentstore.tier2.turns import run_bounded, yield_to_loop
 
-#: Storage as a whole is unavailable: no chunk can be judged.
-_AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)
 #: Small, since each task may have the names of very many chunks.
 _GARBAGE_PAGE_LENGTH = 16
 
@@ -374,7 +369,7 @@ class StorageCheck:
                 await self._verify_blocks(chunk, min(there, chunk.length), note)
         except NoSuchChunkError:
             note(ProblemKind.CHUNK_MISSING, f"the chunk is missing, its record says {chunk.length} bytes")
-        except _AWAY:
+        except STORAGE_AWAY:
             raise
         except (StorageError, InvalidArgumentError, OSError) as error:
             note(ProblemKind.CHUNK_UNREADABLE, str(error))

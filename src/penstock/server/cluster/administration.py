@@ -15,6 +15,7 @@ from penstock.model.cluster_nodes import (
     CONTROLLERS_PATH,
     DRAINS_PATH,
     ELECTION_PATH,
+    WHY_MAX,
     AssignmentNode,
     CandidateNode,
     ClusterIdentity,
@@ -37,8 +38,6 @@ from penstock.runtime.runtime import Runtime
 from penstock.server.cluster.identity import read_identity
 from penstock.server.errors import NoSuchStoreError
 
-#: Moves that an assignment lists, for people.
-_WHY_MAX = 50
 _ATTEMPTS_MAX = 10
 #: Moves by an administrator wait for nothing.
 _UNLIMITED = 1_000_000
@@ -176,7 +175,7 @@ class ClusterAdministration:
             number=view.assignment.number + 1,
             nonce=self._runtime.random_id().hex(),
             owners=owners,
-            why=tuple([*view.assignment.why, *why][-_WHY_MAX:]),
+            why=tuple([*view.assignment.why, *why][-WHY_MAX:]),
             extra=view.assignment.extra,
         )
         try:

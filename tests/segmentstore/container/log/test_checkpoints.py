@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from penstock.model.errors import LogFencedError
+from penstock.model.sizes import MIB
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import ContainerStatus
 from penstock.segmentstore.container.log.frames import RecordReader
 from penstock.segmentstore.container.log.operations import Checkpoint, decode_operation
-from penstock.segmentstore.container_settings import MIB, ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from support.containers import QUIET, Incarnations, append, pause_writer, turns
 

@@ -19,11 +19,12 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.model.segments import Buffer
+from penstock.model.sizes import MIB
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.storage.storage_writer import _Job
-from penstock.segmentstore.container_settings import MIB, ContainerSettings
+from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns, until

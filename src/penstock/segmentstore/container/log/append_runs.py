@@ -30,8 +30,6 @@ _HEADERS = struct.Struct(ENTRY_HEADER.format + APPEND_HEADER.format.lstrip(">"))
 _unpack = _HEADERS.unpack_from
 _WHOLE = FIRST | LAST
 _NO_VALUE_UNSIGNED = NO_VALUE & 0xFFFFFFFFFFFFFFFF
-#: Number of records compared together: initially, and at most.
-_COLUMN_LENGTH_MIN = 16
 _COLUMN_LENGTH_MAX = 4096
 #: Records of differing lengths are read one by one; after this many, reading by column is tried again.
 _SINGLES = 64
@@ -73,7 +71,7 @@ class AppendRuns:
         appends: yield to the event loop, then call it again. `starts` receives the positions of the entries taken. This
         method or `flush` raises what `ContainerState.replay` raises.
         """
-        column_length = _COLUMN_LENGTH_MIN
+        column_length = COLUMN_LENGTH_MIN
         end = len(frame)
         while position < end and len(starts) < TAKEN_COUNT_MAX:
             before = position
@@ -81,7 +79,7 @@ class AppendRuns:
             if position > before:
                 column_length = min(4 * column_length, _COLUMN_LENGTH_MAX)
                 continue
-            column_length = _COLUMN_LENGTH_MIN
+            column_length = COLUMN_LENGTH_MIN
             position, last = self._take_singles(frame, position, last, starts)
             if position == before:
                 break
@@ -125,13 +123,13 @@ class AppendRuns:
     ) -> tuple[int, int]:
         """Add appends of one length to one segment by one writer, or nothing if there are too few."""
         room = len(frame) - position
-        if room < _COLUMN_LENGTH_MIN * _HEADERS.size:
+        if room < COLUMN_LENGTH_MIN * _HEADERS.size:
             return position, last
         _, length, _, number, segment_id, offset, _, _, event_number, writer_id = _unpack(frame, position)
         data_length = length - APPEND_HEADER.size
         stride = ENTRY_HEADER.size + length
         count = min(room // stride, count_max)
-        if data_length <= 0 or count < _COLUMN_LENGTH_MIN or number <= last:
+        if data_length <= 0 or count < COLUMN_LENGTH_MIN or number <= last:
             return position, last
         # If lengths differ, the last record usually shows it early.
         probe = _unpack(frame, position + (count - 1) * stride)

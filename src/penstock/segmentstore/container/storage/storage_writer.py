@@ -20,10 +20,7 @@ from operator import itemgetter
 
 from penstock.model.errors import (
     ContainerOfflineError,
-    InconsistentStateError,
-    LogFencedError,
     PenstockError,
-    StorageNotPrimaryError,
     UnreadableDataError,
 )
 from penstock.runtime.bulk import errors_of
@@ -31,6 +28,7 @@ from penstock.runtime.outages import OutageLog
 from penstock.runtime.turns import Turns
 from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container.attributes.attributes import Attributes
+from penstock.segmentstore.container.life import FATAL_ERRORS
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
 from penstock.segmentstore.container.log.log_rewriter import LogRewriter
 from penstock.segmentstore.container.pending import PendingAppend, PendingMerge, PendingTruncate
@@ -44,8 +42,6 @@ from penstock.segmentstore.settings import ThrottleSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Errors after which the incarnation must not continue.
-_FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 #: Operations that may be delayed and batched. All others are due immediately.
 _WAITING = (PendingAppend, PendingMerge, PendingTruncate)
 #: Scans that take no longer than this are not spaced out.
@@ -374,7 +370,7 @@ class StorageWriter:
         except asyncio.CancelledError:
             self._jobs.pop(segment.id, None)
             raise
-        except _FATAL as error:
+        except FATAL_ERRORS as error:
             self._jobs.pop(segment.id, None)
             self._end(error)
             return
@@ -466,7 +462,7 @@ class StorageWriter:
         errors += await self._all(self._flush, [one for one in state.unflushed.values() if one.id not in state.gone])
         self._acknowledge()
         for error in errors:
-            if isinstance(error, _FATAL):
+            if isinstance(error, FATAL_ERRORS):
                 self._end(error)
                 raise error
         if errors:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.sizes import MIB
 from penstock.segmentstore.tier1.object_log.journal_format import SLOTS_MAX
-
-_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +40,10 @@ class ObjectLogSettings:
 
     batch_interval_s: float = 0.25
     gather_s: float = 0.01
-    batch_bytes_max: int = 8 * _MIB
+    batch_bytes_max: int = 8 * MIB
     in_flight_max: int = 4
-    in_flight_bytes_max: int = 32 * _MIB
-    frame_length_max_bytes: int = _MIB
+    in_flight_bytes_max: int = 32 * MIB
+    frame_length_max_bytes: int = MIB
     hedge_s: float = 0.4
     hedge_percent_max: int = 5
     retry_delay_s_first: float = 0.05
@@ -52,10 +51,10 @@ class ObjectLogSettings:
     open_attempts_max: int = 16
     read_slots_max: int = 16
     read_head_bytes: int = 64 * 1024
-    read_bytes_max: int = 32 * _MIB
-    kept_bytes_max: int = 16 * _MIB
+    read_bytes_max: int = 32 * MIB
+    kept_bytes_max: int = 16 * MIB
     truncate_interval_s: float = 60.0
-    truncate_bytes: int = 64 * _MIB
+    truncate_bytes: int = 64 * MIB
     trim_interval_s: float = 60.0
     close_wait_s: float = 5.0
     slots_max: int = SLOTS_MAX
