@@ -264,7 +264,7 @@ CLIENT: dict[str, set[str]] = {
     "writing": {"common", "controller", "settings", "transport"},
     "state": {"common", "transport", "writing"},
     "transactions": {"common", "controller", "settings", "transport", "writing"},
-    "streams": {"common", "controller", "settings", "state", "transport"},
+    "streams": {"common", "controller", "settings", "transport"},
     "reading": {"common", "settings", "streams", "transport"},
     "groups": {"common", "controller", "reading", "settings", "streams", "transport"},
     "statistics": {"common", "groups", "streams", "transport"},
