@@ -13,7 +13,8 @@ import pytest
 from penstock.model.errors import StorageError
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.operations import Forget
-from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.records import StoredSegmentRecord
 from penstock.segmentstore.tier2.segment_write import SegmentWrite
 from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns, until
@@ -264,3 +265,80 @@ async def test_a_flush_of_its_own_that_began_before_the_merge_leaves_nothing_beh
     assert not [name for name in stored if "transaction" in name]
     evict_all(container)
     assert await read_all(container, A) == (b"behind" if is_left_out else b"beforemergedbehind")
+
+
+class HeldLookups:
+    """Holds the first flush that is requested before it has its segment's lock."""
+
+    def __init__(self, container: SegmentContainer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate = asyncio.Event()
+        self._is_first = True
+        monkeypatch.setattr(container.storage.lookups, "ended", self._ended)
+
+    async def _ended(self) -> None:
+        if self._is_first:
+            self._is_first = False
+            await self.gate.wait()
+
+
+async def merged_beside_own_flush(
+    container: SegmentContainer, monkeypatch: pytest.MonkeyPatch
+) -> tuple[bytes, HeldLookups, asyncio.Future[None]]:
+    """Merge a segment whose own flush was requested before, and is held; return the target's bytes and that flush."""
+    await pause_writer(container)
+    held = HeldLookups(container, monkeypatch)
+    for name in (A, source_name(0)):
+        await container.create(name)
+    data = bytes(range(100))
+    await append(container, source_name(0), data)
+    own = asyncio.ensure_future(container.writer.flush(container.segment(source_name(0))))
+    await turns()
+    await container.merges.merge(A, source_name(0))
+    await append(container, A, b"behind")
+    return data + b"behind", held, own
+
+
+async def test_a_flush_of_its_own_that_runs_after_the_merge_moves_nothing(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the lock of the merged segment between two checks of the target's flush."""
+    container = await lives.start()
+    expected, held, own = await merged_beside_own_flush(container, monkeypatch)
+    original = container.storage.open_for_write
+
+    async def open_for_write(segment: Segment) -> StoredSegment | None:
+        if segment.name != A:
+            held.gate.set()
+            await turns()
+        return await original(segment)
+
+    monkeypatch.setattr(container.storage, "open_for_write", open_for_write)
+    await container.writer.flush(container.segment(A))
+    await own
+    await check(container, expected)
+    assert not [name for name in await names_in_storage(lives) if "transaction" in name]
+
+
+async def test_a_merge_that_is_truncated_while_it_is_checked_is_skipped(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = await lives.start()
+    await pause_writer(container)
+    for name in (A, source_name(0)):
+        await container.create(name)
+    await append(container, source_name(0), bytes(100))
+    await container.merges.merge(A, source_name(0))
+    await append(container, A, b"behind")
+    original = container.storage.open_for_write
+
+    async def open_for_write(segment: Segment) -> StoredSegment | None:
+        if segment.name != A:
+            await container.truncate(A, 100)
+        return await original(segment)
+
+    monkeypatch.setattr(container.storage, "open_for_write", open_for_write)
+    await container.writer.flush(container.segment(A))
+    assert container.segment(A).storage_length == len(bytes(100) + b"behind")
+    assert not container.state.gone
+    evict_all(container)
+    assert await read_all(container, A) == b"behind"

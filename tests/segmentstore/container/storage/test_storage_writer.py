@@ -710,7 +710,7 @@ async def test_a_segment_gets_on_while_the_one_it_merges_does(lives: Incarnation
     writer._jobs[target.id] = _Job(task, target, 0.0, 0.0, 0)
     writer._note_stuck()
     assert target.is_stuck
-    await writer._flusher.flush(source)
+    await writer._flusher._flush(source, is_for_merge=True)
     assert (source.storage_length, target.storage_length) == (6, 0)
     writer._note_stuck()
     assert not target.is_stuck

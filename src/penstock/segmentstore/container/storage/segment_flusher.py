@@ -131,12 +131,19 @@ class SegmentFlusher:
     async def flush(self, segment: Segment) -> None:
         """Bring one segment's storage up to date with the currently durable operations.
 
-        Raises `StorageFullError` for user bytes while long-term storage has no space for them.
+        Does nothing for a segment that is merged: the flush of its target moves its bytes. Raises `StorageFullError`
+        for user bytes while long-term storage has no space for them.
         """
+        await self._flush(segment)
+
+    async def _flush(self, segment: Segment, *, is_for_merge: bool = False) -> None:
         await self._storage.lookups.ended()
         try:
             async with segment.flush_lock:
-                await self._flush_locked(segment)
+                # This flush may have been requested before the merge. It must not give the segment chunks of its own
+                # while its bytes are written to those of the target.
+                if is_for_merge or not self._is_merged(segment):
+                    await self._flush_locked(segment)
         except BaseException as error:
             # Look the segment's length up again before the next write.
             segment.is_storage_open = False
@@ -145,6 +152,10 @@ class SegmentFlusher:
             if isinstance(error, UnreadableDataError):
                 await self._storage.judge(error)
             raise
+
+    def _is_merged(self, segment: Segment) -> bool:
+        """Return whether a durable merge of the segment waits for the flush of its target."""
+        return segment.id in self._state.gone and segment.id in self._state.metadata.merges
 
     async def _flush_locked(self, segment: Segment) -> None:
         if segment.is_inactive or self._state.is_name_taken(segment):
@@ -242,6 +253,8 @@ class SegmentFlusher:
             await self._wait_for_room(segment)
         start = segment.storage_length
         reach = await self._reach(segment, start)
+        if reach <= start:
+            return  # The merge at the head was truncated, or its segment got chunks, meanwhile: check it again.
         # Pending small pieces are written together: each write costs a sync and a record.
         write_bytes_max = self._settings.flush_write_bytes_max
         first = _waiting(segment, start, min(start + write_bytes_max, reach))
@@ -323,7 +336,7 @@ class SegmentFlusher:
             while source.storage_length < source.length or source.pending:
                 if target.is_deleted or source.is_deleted or self._state.is_name_taken(source):
                     return False
-                await self.flush(source)
+                await self._flush(source, is_for_merge=True)
             storage = self._storage.of(target)
             await storage.seal(source.name)
             await storage.concat(target.name, piece.start, source.name)
