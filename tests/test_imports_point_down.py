@@ -300,6 +300,7 @@ CLIENT: dict[str, set[str]] = {
         "writing",
     },
     "connecting": {"client", "settings", "sync"},
+    "stream_events": {"client", "controller", "low_level", "reading", "transport"},
     "low_level": {"client", "controller", "reading", "sync", "transport"},
 }
 #: The same for the controller. Modules directly under it are between the packages.

@@ -144,10 +144,19 @@ def test_a_group_is_created_described_reset_and_deleted(penstock: Run, penstock_
     cut.write_text(penstock_client.head("groups/stream").to_text())
     penstock("group", "reset", "groups/audit", "--to", f"@{cut}").ok  # noqa: B018
     assert penstock("group", "lag", "groups/audit", "--json").ok.json["unread_bytes_all"] == 20
+    planned = penstock("group", "reset", "groups/audit", "--to", "latest", "--dry-run", "--json").ok.json
+    assert planned["before"] != planned["after"]
+    assert penstock("group", "lag", "groups/audit", "--json").ok.json["unread_bytes_all"] == 20
+    shown = penstock("group", "reset", "groups/audit", "--to", "latest", "--dry-run").ok.lines
+    assert (shown[0], shown[-1]) == ("groups/stream", "dry run: nothing was changed")
     penstock("group", "reset", "groups/audit", "--to", "latest").ok  # noqa: B018
     lag = penstock("group", "lag", "groups/audit", "--json").ok.json
     assert (lag["unread_bytes_all"], lag["unassigned_segment_count"]) == (0, 1)
     assert (lag["is_finished"], lag["recreated"]) == (False, [])
+    with penstock_client.reader_group("groups/audit", ["groups/stream"]) as group, group.reader("two"):
+        removed = penstock("group", "remove-reader", "groups/audit", "two").ok.stdout
+        assert removed == "reader two is removed from reader group groups/audit\n"
+    assert penstock("group", "remove-reader", "groups/audit", "two").code == 2
     shown = penstock("group", "lag", "groups/audit").ok.lines
     assert shown[2] == "segments without a reader: 1 (the group has no readers)"
     penstock("stream", "seal", "groups/stream").ok  # noqa: B018

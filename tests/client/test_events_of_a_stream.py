@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.cli.stream_events import StreamEvents
+from penstock.client.stream_events import StreamEvents
 from penstock.client.client import Client
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut

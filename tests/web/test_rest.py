@@ -418,3 +418,67 @@ def test_the_openapi_document_describes_every_route() -> None:
     text = msgspec.json.encode(document).decode()
     for reference in set(re.findall(r'"\$ref":"#/components/schemas/(\w+)"', text)):
         assert reference in document["components"]["schemas"]
+
+
+async def test_a_group_is_reset_and_a_reader_removed(shop: httpx.AsyncClient, penstock_server: MemoryServer) -> None:
+    group = "/v1/scopes/shop/readergroups/audit"
+    async with aio.connect(penstock_server.uri) as client:
+        async with client.event_writer("shop/orders") as writer:
+            for number in range(10):
+                await writer.write(b"%d" % number, routing_key=str(number))
+        async with await client.reader_group("audit", ["shop/orders"], scope="shop") as joined:
+            reader = await joined.reader("one")
+            tail = {str(key): value for key, value in (await client.tail("shop/orders")).positions.items()}
+            planned = (await send(shop, "POST", group + "/reset", {"at": "latest", "dryRun": True})).json()
+            assert planned == {
+                "before": {"shop/orders": dict.fromkeys(tail, 0)},
+                "after": {"shop/orders": tail},
+                "isDone": False,
+            }
+            assert (await joined.unread_bytes()) == sum(tail.values())
+            done = (await send(shop, "POST", group + "/reset", {"cuts": {"shop/orders": tail}})).json()
+            assert done == {**planned, "isDone": True}
+            assert (await joined.unread_bytes()) == 0
+            for bad in (
+                {},
+                {"at": "latest", "cuts": {}},
+                {"at": "noon"},
+                {"cuts": {"shop/orders": {"9": 0}}},
+                {"to": 1},
+            ):
+                assert (await send(shop, "POST", group + "/reset", bad)).status_code == 400, bad
+            assert (await send(shop, "DELETE", group + "/readers/none")).status_code == 404
+            assert list((await joined.describe()).readers) == ["one"]
+            assert (await send(shop, "DELETE", group + "/readers/one")).status_code == 204
+            assert list((await joined.describe()).readers) == []
+            await reader.close()
+        await client.delete_reader_group("shop/audit")
+    assert (await send(shop, "POST", group + "/reset", {"at": "latest"})).status_code == 404
+    assert (await send(shop, "DELETE", group + "/readers/one")).status_code == 404
+
+
+async def test_entries_of_a_table_come_in_pages(shop: httpx.AsyncClient, penstock_server: MemoryServer) -> None:
+    entries = "/v1/scopes/shop/tables/prices/entries"
+    async with aio.connect(penstock_server.uri) as client:
+        await client.create_table("shop/prices", key_length=4, partition_count=2)
+        async with client.table("shop/prices") as prices:
+            await prices.put_many([(b"a%03d" % number, b"%d" % number) for number in range(25)])
+            await prices.put(b"b\xff\x00\x01", b"\xff" * 70_000)
+        found: list[dict[str, Any]] = []
+        query = ""
+        while True:
+            page = (await send(shop, "GET", f"{entries}?limit=7{query}")).json()
+            found += page["entries"]
+            if "token" not in page:
+                break
+            query = f"&token={page['token']}"
+        assert [(entry["keyText"], entry["text"]) for entry in found[:25]] == [
+            (f"a{number:03d}", str(number)) for number in range(25)
+        ]
+        assert (found[25]["keyBase64"], found[25]["length"], found[25]["isCut"]) == ("Yv8AAQ==", 70_000, True)
+        some = (await send(shop, "GET", entries + "?prefix=a00")).json()["entries"]
+        assert [entry["keyText"] for entry in some] == [f"a{number:03d}" for number in range(10)]
+        for bad in ("limit=0", "token=?", "token=YQ=="):
+            assert (await send(shop, "GET", f"{entries}?{bad}")).status_code == 400, bad
+        await client.delete_table("shop/prices")
+    assert (await send(shop, "GET", entries)).status_code == 404

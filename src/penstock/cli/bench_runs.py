@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 
 from penstock.cli.latencies import Latencies
-from penstock.cli.stream_events import StreamEvents
+from penstock.client.stream_events import StreamEvents
 from penstock.client.client import Client
 from penstock.client.reading.event import EventBatch
 from penstock.client.writing.event_writer import EventWriter

@@ -124,8 +124,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "group lag": ("penstock group lag shop/audit", "penstock group lag shop/audit --json"),
     "group reset": (
         "penstock group reset shop/audit --to latest",
-        "penstock group reset shop/audit --to '2026-11-22 10:30'",
+        "penstock group reset shop/audit --to '2026-11-22 10:30' --dry-run",
     ),
+    "group remove-reader": ("penstock group remove-reader shop/audit worker-3",),
     "group update": ("penstock group update shop/audit --add shop/returns --remove shop/orders",),
     "group acknowledge": ("penstock group acknowledge shop/audit @cut.json",),
     "group delete": ("penstock group delete shop/audit",),

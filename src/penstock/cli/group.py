@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.client.client import Client
     from penstock.client.controller.group_overview import GroupOverview, StreamOfGroup
     from penstock.client.groups.reader_group import GroupDescription, ReaderGroup
+    from penstock.model.stream_cuts import StreamCut
 
 T = TypeVar("T")
 
@@ -203,16 +204,59 @@ def _noted(found: GroupDescription) -> list[str]:
 def reset(
     group: Group,
     to: Annotated[str, typer.Option("--to", help=POSITION_HELP)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the positions before and after; change nothing.")] = (
+        False
+    ),
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
     """Move a group to another position. Running readers follow."""
     from penstock.cli.positions import position_text
 
+    async def planned(joined: ReaderGroup) -> tuple[dict[str, StreamCut], dict[str, StreamCut]]:
+        return await joined.stream_cuts(), await joined.reset_cuts(where)
+
     with exit_on_error(as_json=as_json):
         where = position_text(to)
+    if dry_run:
+        before, after = _with_group(group, uri, as_json, planned)
+        fields: dict[str, object] = {
+            "group": group,
+            "before": {stream: cut.to_text() for stream, cut in before.items()},
+            "after": {stream: cut.to_text() for stream, cut in after.items()},
+        }
+        lines = [
+            line
+            for stream in sorted(after)
+            for line in (
+                stream,
+                f"  now:   {before[stream].to_text() if stream in before else '(no position)'}",
+                f"  reset: {after[stream].to_text()}",
+            )
+        ]
+        tell("reset_planned", fields, [*lines, "dry run: nothing was changed"], as_json=as_json)
+        return
     _with_group(group, uri, as_json, lambda joined: joined.reset(where))
     tell("reset", {"group": group, "to": where}, [f"reader group {group} resumes at {where}"], as_json=as_json)
+
+
+@group.command("remove-reader")
+def remove_reader(
+    group: Group,
+    reader: Annotated[str, typer.Argument(metavar="READER", help="Name of the reader.")],
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a reader that ended without closing. Other readers continue at its stored positions."""
+    if not _with_group(group, uri, as_json, lambda joined: joined.remove_reader(reader)):
+        with exit_on_error(as_json=as_json):
+            from penstock.model.errors import InvalidArgumentError
+
+            raise InvalidArgumentError(
+                f"reader group {group} has no reader {reader!r}: see penstock group describe {group}"
+            )
+    fields: dict[str, object] = {"group": group, "reader": reader}
+    tell("reader_removed", fields, [f"reader {reader} is removed from reader group {group}"], as_json=as_json)
 
 
 @group.command()

@@ -102,7 +102,7 @@ def _copy(
     """Write the events between two cuts to standard output, a batch at a time."""
     from penstock.cli.output import write_all
     from penstock.cli.progress import shown_progress
-    from penstock.cli.stream_events import StreamEvents
+    from penstock.client.stream_events import StreamEvents
 
     is_shown = last is not None and not sys.stdout.isatty()
     total_bytes = None if last is None else _length_between(first, last)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import unquote
@@ -18,13 +18,13 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.model.errors import AuthenticationBusyError, AuthenticationError, PenstockError
-from penstock.web import events, groups, sessions, streams
-from penstock.web.callers import Callers, Connect, user_of
+from penstock.web import events, groups, sessions, streams, tables, tail
+from penstock.web.callers import Callers, Connect, Lease, user_of
 from penstock.web.errors import Refusal, refusal_of
 from penstock.web.openapi import openapi_document
 from penstock.web.routes import Reply, Request, Route
@@ -33,7 +33,9 @@ from penstock.web.settings import WebSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-ROUTES: tuple[Route, ...] = (*streams.ROUTES, *events.ROUTES, *groups.ROUTES, *sessions.ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *streams.ROUTES, *events.ROUTES, *tail.ROUTES, *groups.ROUTES, *tables.ROUTES, *sessions.ROUTES,
+)  # fmt: skip
 #: Media types of requests that change something. Forms of other sites cannot send them.
 _CHANGE_TYPES = ("application/json", "application/x-ndjson")
 _HEADERS = {
@@ -56,8 +58,9 @@ class WebApp:
         self._settings = settings
         self._hosts = {*_LOOPBACK, *settings.hosts, *hosts}
         self._callers = Callers(connect, settings.clients_max, os.urandom)
-        #: Requests being served.
+        #: Requests being served, without those that follow a stream; and those.
         self.under_way: int = 0
+        self.tail_count: int = 0
         self._document = openapi_document(ROUTES)
         methods: dict[str, list[Route]] = {}
         for route in ROUTES:
@@ -94,7 +97,7 @@ class WebApp:
 
         async def serve(http: HttpRequest) -> Response:
             method = "GET" if http.method == "HEAD" else http.method
-            refusal = self._refusal(http)
+            refusal = self._refusal(http, is_stream=by_method[method].is_stream)
             if refusal is not None:
                 return _response(refusal.status, refusal.body, refusal.headers)
             self.under_way += 1
@@ -105,7 +108,7 @@ class WebApp:
 
         return HttpRoute(path, serve, methods=list(by_method))
 
-    def _refusal(self, http: HttpRequest) -> Refusal | None:
+    def _refusal(self, http: HttpRequest, *, is_stream: bool) -> Refusal | None:
         """Return why a request is refused before anything else."""
         host = http.headers.get("host", "")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
@@ -122,13 +125,16 @@ class WebApp:
                 return Refusal(403, "ForeignOrigin", f"requests from pages of {origin} are refused")
         if self.under_way >= self._settings.requests_max:
             return Refusal(503, "Busy", "too many requests at once", {"Retry-After": "1"})
+        if is_stream and self.tail_count >= self._settings.tails_max:
+            text = f"{self.tail_count} streams are followed already (tails_max)"
+            return Refusal(503, "Busy", text, {"Retry-After": "10"})
         return None
 
     async def _answer(self, route: Route, http: HttpRequest) -> Response:
-        client = None
+        lease = None
         try:
             header = _credentials(http)
-            client = self._callers.client(header)
+            lease = self._callers.take(header)
             user = "" if header is None else user_of(header)
             async with asyncio.timeout(self._settings.request_timeout_s):
                 body = await self._body(http)
@@ -136,16 +142,18 @@ class WebApp:
                 return _response(body.status, body.body)
             path = {name: unquote(value) for name, value in http.path_params.items()}
             request = Request(
-                client, path, dict(http.query_params), body, user, http.url.scheme == "https",
-                partial(self._callers.end, header),
+                lease.client, path, dict(http.query_params), body, user, http.url.scheme == "https",
+                partial(self._callers.end, header), http.headers.get("last-event-id", ""),
             )  # fmt: skip
             async with asyncio.timeout(self._settings.request_timeout_s):
                 reply = await route.answer(request)
+            if reply.stream is not None:
+                return self._tail(reply.stream, lease)
         except (PenstockError, TimeoutError) as error:
             # Busy is no verdict on the credentials: other requests use the client.
             is_wrong = isinstance(error, AuthenticationError) and not isinstance(error, AuthenticationBusyError)
-            if is_wrong and client is not None:
-                self._callers.forget(client)
+            if is_wrong and lease is not None:
+                self._callers.forget(lease.client)
             refusal = refusal_of(error)
             headers = dict(refusal.headers)
             if is_wrong and COOKIE in http.cookies and "authorization" not in http.headers:
@@ -156,7 +164,21 @@ class WebApp:
             # Last resort: the log gets the details.
             logger.exception("%s %s failed with an unexpected error", route.method, route.path)
             return _response(500, {"error": "Internal", "message": "see the log of the web server for the reason"})
+        finally:
+            if lease is not None and not lease.is_kept:
+                lease.release()
         return _reply(reply)
+
+    def _tail(self, stream: AsyncGenerator[bytes, None], lease: Lease) -> Response:
+        """Return a response that sends a stream, and uses the caller's client until it ends."""
+
+        def ended() -> None:
+            self.tail_count -= 1
+            lease.release()
+
+        lease.is_kept = True
+        self.tail_count += 1
+        return _ServerSentEvents(stream, ended)
 
     async def _body(self, http: HttpRequest) -> bytes | Refusal:
         parts: list[bytes] = []
@@ -178,6 +200,25 @@ def _credentials(http: HttpRequest) -> str | None:
     header = http.headers.get("authorization")
     session = http.cookies.get(COOKIE)
     return header if header is not None or not session else f"Bearer {session}"
+
+
+class _ServerSentEvents(StreamingResponse):
+    """Server-sent events. However the response ends, also before it begins, the stream is closed and `ended` called."""
+
+    def __init__(self, stream: AsyncGenerator[bytes, None], ended: Callable[[], None]) -> None:
+        super().__init__(stream, headers=_HEADERS, media_type="text/event-stream")
+        self._stream = stream
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream, see ASGI."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            try:
+                await self._stream.aclose()
+            finally:
+                self._ended()
 
 
 def _reply(reply: Reply) -> Response:

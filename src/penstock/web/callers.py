@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from penstock import aio
 from penstock.client.low_level import open_client
-from penstock.model.errors import AuthenticationError
+from penstock.model.errors import AuthenticationBusyError, AuthenticationError
 from penstock.runtime.client_security import (
     CA_VARIABLE,
     ClientSecurity,
@@ -48,10 +48,46 @@ def _without_account(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name == CA_VARIABLE}
 
 
+class _Kept:
+    """A client and the number of requests that use it."""
+
+    __slots__ = ("client", "is_forgotten", "use_count")
+
+    def __init__(self, client: aio.Client) -> None:
+        self.client = client
+        self.use_count = 0
+        self.is_forgotten = False
+
+
+class Lease:
+    """The use of a client by one request.
+
+    Attributes:
+        client: the client of the caller.
+        is_kept: the reply is sent after its handler has returned, and releases the lease at its end.
+    """
+
+    __slots__ = ("_callers", "_kept", "client", "is_kept")
+
+    def __init__(self, callers: Callers, kept: _Kept) -> None:
+        self._callers = callers
+        self._kept: _Kept | None = kept
+        self.client: aio.Client = kept.client
+        self.is_kept: bool = False
+        kept.use_count += 1
+
+    def release(self) -> None:
+        """End the use. Safe to repeat."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.use_count -= 1
+            self._callers.released(kept)
+
+
 class Callers:
     """Opens and keeps clients, at most `clients_max`. `connect` makes a client with credentials, or without any.
 
-    The credentials themselves are not kept, only a keyed hash of them.
+    The credentials themselves are not kept, only a keyed hash of them. A client that a request uses is not closed.
     """
 
     def __init__(
@@ -63,29 +99,41 @@ class Callers:
         self._connect = connect
         self._clients_max = clients_max
         self._key = random_bytes(32)
-        self._clients: OrderedDict[bytes, aio.Client] = OrderedDict()
+        self._clients: OrderedDict[bytes, _Kept] = OrderedDict()
         #: Keyed hashes of ended sessions, and until when they are remembered.
         self._ended: OrderedDict[bytes, float] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
 
-    def client(self, header: str | None) -> aio.Client:
-        """Return the client for an ``Authorization`` header; None: the caller sent none.
+    def take(self, header: str | None) -> Lease:
+        """Return the client for an ``Authorization`` header, until the lease is released; None: there was no header.
 
-        Raises `AuthenticationError` for a header of another method than basic or bearer, and for an ended session.
+        Raises `AuthenticationError` for a header of another method than basic or bearer, and for an ended session;
+        `AuthenticationBusyError` if requests use `clients_max` other clients.
         """
         key = self._hash(header)
         if key in self._ended:
             raise AuthenticationError("the session has ended; log in again")
-        found = self._clients.get(key)
-        if found is None:
-            found = self._connect(None if header is None else credentials_of(header))
-            open_client(found)
-            self._clients[key] = found
-            while len(self._clients) > self._clients_max:
-                self._close(self._clients.popitem(last=False)[1])
+        kept = self._clients.get(key)
+        if kept is None:
+            credentials = None if header is None else credentials_of(header)
+            self._make_room()
+            kept = _Kept(self._connect(credentials))
+            open_client(kept.client)
+            self._clients[key] = kept
         else:
             self._clients.move_to_end(key)
-        return found
+        return Lease(self, kept)
+
+    def _make_room(self) -> None:
+        """Close the client that no request has used for longest, if there are `clients_max`."""
+        if len(self._clients) < self._clients_max:
+            return
+        for key, kept in self._clients.items():
+            if not kept.use_count:
+                del self._clients[key]
+                self._close(kept.client)
+                return
+        raise AuthenticationBusyError(f"requests of {self._clients_max} other accounts are being served; try again")
 
     def _hash(self, header: str | None) -> bytes:
         return hmac.digest(self._key, (header or "").encode("utf-8", "surrogateescape"), "sha256")
@@ -99,15 +147,22 @@ class Callers:
         self._ended[key] = now_s + _ENDED_S
         while len(self._ended) > _ENDED_MAX or next(iter(self._ended.values())) <= now_s:
             self._ended.popitem(last=False)
-        if (client := self._clients.pop(key, None)) is not None:
-            self._close(client)
+        if (kept := self._clients.pop(key, None)) is not None:
+            kept.is_forgotten = True
+            self.released(kept)
 
     def forget(self, client: aio.Client) -> None:
-        """Close a client whose credentials were refused."""
-        for key, known in list(self._clients.items()):
-            if known is client:
+        """Keep a client no longer whose credentials were refused. It is closed when no request uses it."""
+        for key, kept in list(self._clients.items()):
+            if kept.client is client:
                 del self._clients[key]
-                self._close(client)
+                kept.is_forgotten = True
+                self.released(kept)
+
+    def released(self, kept: _Kept) -> None:
+        """Close a forgotten client that no request uses. Called by its leases."""
+        if kept.is_forgotten and not kept.use_count:
+            self._close(kept.client)
 
     def _close(self, client: aio.Client) -> None:
         task = asyncio.get_running_loop().create_task(client.close())
@@ -122,8 +177,8 @@ class Callers:
     async def close(self) -> None:
         """Close all clients."""
         clients, self._clients = self._clients, OrderedDict()
-        for client in clients.values():
-            self._close(client)
+        for kept in clients.values():
+            self._close(kept.client)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 

@@ -38,6 +38,10 @@ class BadRequestError(InvalidArgumentError):
     """A request that is not understood: a wrong field, type, query or path."""
 
 
+class NoSuchReaderError(PenstockError):
+    """A reader group has no reader of this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An answer that is not the wanted one. `body` has ``error`` and ``message``."""
@@ -63,6 +67,7 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (NoSuchStreamError, 404),
     (NoSuchReaderGroupError, 404),
     (NoSuchTableError, 404),
+    (NoSuchReaderError, 404),
     (NoSuchSegmentError, 404),
     (SegmentTruncatedError, 410),
     (ScopeExistsError, 409),

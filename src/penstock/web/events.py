@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ async def read_events(request: Request) -> Reply:
                     scanned += len(data)
                     left[0] = replace(part, start=end)
                     if contains in data:
-                        found.append(_shown(part.segment_id, offset, data))
+                        found.append(shown_event(part.segment_id, offset, data))
                     if len(found) == limit or scanned >= _SCANNED_BYTES_MAX:
                         break
                 if len(found) == limit or scanned >= _SCANNED_BYTES_MAX:
@@ -92,7 +92,7 @@ def _batch(request: Request, token: str | None) -> AbstractAsyncContextManager[B
 
 @asynccontextmanager
 async def _open_at(request: Request) -> AsyncIterator[BatchReader]:
-    start = await _start(request, request.query.get("at", "earliest"))
+    start = await start_of(request, request.query.get("at", "earliest"))
     async with request.client.batch(request.stream, start=start) as batch:
         yield batch
 
@@ -115,7 +115,8 @@ def _ranges(stream: str, token: str) -> list[BatchRange]:
     return [BatchRange(stream, segment, start, end) for segment, start, end in rows]
 
 
-def _shown(segment: int, offset: int, data: bytes) -> dict[str, object]:
+def shown_event(segment: int, offset: int, data: bytes) -> dict[str, object]:
+    """Return an event for people: its place, and its first bytes as text, or in base64 if they are not UTF-8."""
     shown: dict[str, object] = {"segment": segment, "offset": offset, "length": len(data)}
     part = data[:_SHOWN_BYTES_MAX]
     if len(part) < len(data):
@@ -127,7 +128,8 @@ def _shown(segment: int, offset: int, data: bytes) -> dict[str, object]:
     return shown
 
 
-async def _start(request: Request, at: str) -> StreamCut:
+async def start_of(request: Request, at: str) -> StreamCut:
+    """Return the cut of the request's stream that `at` names. Raises `BadRequestError`."""
     client, stream = request.client, request.stream
     scope, name = split_scoped_name(stream)
     if at == "earliest":
@@ -139,15 +141,20 @@ async def _start(request: Request, at: str) -> StreamCut:
             positions = msgspec.json.decode(at.encode(), type=dict[int, int])
         except msgspec.DecodeError as error:
             raise BadRequestError(f"at is not a cut: {error}") from error
-        cut = StreamCut(scope, name, positions)
-    elif is_cut_text(at):
-        cut = StreamCut.from_text(at)
-    else:
+        return await cut_of(request, positions)
+    if not is_cut_text(at):
         return await client.cut_at_time(stream, at)
+    cut = StreamCut.from_text(at)
     if (cut.scope, cut.stream) != (scope, name):
         raise BadRequestError(f"the cut belongs to {cut.scope}/{cut.stream}, not to {stream}")
-    if not cut.positions or not await controller_of(client).is_valid_cut(cut):
-        raise BadRequestError("at is not a valid cut: its segments do not cover every key exactly once")
+    return await cut_of(request, cut.positions)
+
+
+async def cut_of(request: Request, positions: Mapping[int, int]) -> StreamCut:
+    """Return a cut of the request's stream. Raises `BadRequestError` unless it covers every key exactly once."""
+    cut = StreamCut(*split_scoped_name(request.stream), positions)
+    if not cut.positions or not await controller_of(request.client).is_valid_cut(cut):
+        raise BadRequestError("not a valid cut: its segments do not cover every key exactly once")
     return cut
 
 

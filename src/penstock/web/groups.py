@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from penstock.client.low_level import controller_of
+from penstock.client.streams.start_positions import Start
 from penstock.model.errors import NoSuchScopeError
+from penstock.model.names import split_scoped_name
+from penstock.model.stream_cuts import StreamCut
+from penstock.web.errors import BadRequestError, NoSuchReaderError
 from penstock.web.routes import NOTHING, Reply, Request, Route
 
 _ENTRIES_MAX = 1000
@@ -50,6 +56,53 @@ async def group_lag(request: Request) -> Reply:
     })  # fmt: skip
 
 
+class GroupReset(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a group continues: ``at`` earliest, latest or a time in ISO 8601, or ``cuts``, offsets by stream."""
+
+    at: str | None = None
+    cuts: dict[str, dict[int, int]] | None = None
+    dryRun: bool = False
+
+
+class GroupResetReply(msgspec.Struct):
+    """Positions of the group by stream and segment, before and after; and whether they were changed."""
+
+    before: dict[str, dict[str, int]]
+    after: dict[str, dict[str, int]]
+    isDone: bool
+
+
+async def reset_group(request: Request) -> Reply:
+    """Move a reader group to other positions. Its readers follow."""
+    wanted = request.json(GroupReset)
+    if (wanted.at is None) == (wanted.cuts is None):
+        raise BadRequestError("give either at or cuts")
+    start: Start = wanted.at
+    if wanted.cuts is not None:
+        start = {stream: StreamCut(*split_scoped_name(stream), cut) for stream, cut in wanted.cuts.items()}
+    async with request.client.reader_group(f"{request.path['scope']}/{request.path['group']}") as group:
+        before, after = await group.stream_cuts(), await group.reset_cuts(start)
+        if not wanted.dryRun:
+            await group.reset(after)
+    return Reply(content=GroupResetReply(_positions(before), _positions(after), not wanted.dryRun))
+
+
+def _positions(cuts: Mapping[str, StreamCut]) -> dict[str, dict[str, int]]:
+    return {
+        stream: {str(segment): offset for segment, offset in cut.positions.items()}
+        for stream, cut in sorted(cuts.items())
+    }
+
+
+async def remove_reader(request: Request) -> Reply:
+    """Remove a reader that ended without closing. Others continue at its stored positions."""
+    scope, name, reader = request.path["scope"], request.path["group"], request.path["reader"]
+    async with request.client.reader_group(f"{scope}/{name}") as group:
+        if not await group.remove_reader(reader):
+            raise NoSuchReaderError(f"reader group {scope}/{name} has no reader {reader!r}")
+    return NOTHING
+
+
 async def list_transactions(request: Request) -> Reply:
     """List the transactions of a stream that are not finished."""
     found = []
@@ -70,13 +123,6 @@ async def abort_transaction(request: Request) -> Reply:
     """Abort a transaction."""
     await request.client.abort_transaction(request.stream, request.path["transaction"])
     return Reply(content={"state": "ABORTED"})
-
-
-async def list_tables(request: Request) -> Reply:
-    """List the key-value tables of a scope."""
-    scope = request.path["scope"]
-    await _check_scope(request, scope)
-    return Reply(content={"tables": sorted([name.rpartition("/")[2] async for name in request.client.tables(scope)])})
 
 
 async def cluster(request: Request) -> Reply:
@@ -122,6 +168,23 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", _GROUP + "/lag", "Return the bytes that a group has not read.", group_lag, needs="READ on prn::/"),
     Route(
+        "POST",
+        _GROUP + "/reset",
+        "Move a reader group to other positions.",
+        reset_group,
+        body=GroupReset,
+        reply=GroupResetReply,
+        needs="READ_UPDATE on the group, READ on its streams",
+    ),
+    Route(
+        "DELETE",
+        _GROUP + "/readers/{reader}",
+        "Remove a reader that ended without closing.",
+        remove_reader,
+        204,
+        needs="READ_UPDATE on the group",
+    ),
+    Route(
         "GET",
         _STREAM + "/transactions",
         "List transactions that are not finished.",
@@ -142,6 +205,5 @@ ROUTES: tuple[Route, ...] = (
         abort_transaction,
         needs="READ_UPDATE on the stream",
     ),
-    Route("GET", _SCOPE + "/tables", "List the key-value tables of a scope.", list_tables, needs="READ on the scope"),
     Route("GET", "/v1/cluster", "Return segment stores and containers.", cluster, needs="READ on prn::/"),
 )

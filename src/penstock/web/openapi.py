@@ -69,7 +69,9 @@ def _operation(route: Route, schema_of: dict[type, Any]) -> dict[str, Any]:
         for query in route.queries
     ]
     success: dict[str, Any] = {"description": "Done."}
-    if route.status != 204:
+    if route.is_stream:
+        success["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    elif route.status != 204:
         success["content"] = {"application/json": {"schema": schema_of[route.reply] if route.reply else {}}}
     refusal = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
     found: dict[str, Any] = {

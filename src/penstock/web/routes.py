@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -35,6 +35,7 @@ class Request:
         user: the account of the sender; empty: it sent no password.
         is_https: whether the request came encrypted.
         end_session: refuses the session of the request from now on; does nothing without one.
+        last_event_id: the ``Last-Event-ID`` of a caller that connects again to server-sent events.
     """
 
     client: aio.Client
@@ -44,6 +45,7 @@ class Request:
     user: str = ""
     is_https: bool = False
     end_session: Callable[[], None] = lambda: None
+    last_event_id: str = ""
 
     @property
     def stream(self) -> str:
@@ -73,12 +75,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a handler answers: JSON, or nothing."""
+    """What a handler answers: JSON, nothing, or server-sent events.
+
+    Attributes:
+        stream: server-sent events as they come, in place of `content`. Closed when the caller goes away.
+    """
 
     status: int = 200
     content: object = None
     has_content: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
+    stream: AsyncGenerator[bytes, None] | None = None
 
 
 NOTHING: Reply = Reply(204, has_content=False)
@@ -98,6 +105,7 @@ class Route:
         reply: type of the JSON reply; None: there is none, or it varies.
         needs: the permission, in words.
         is_pravega: whether Pravega's REST interface has it.
+        is_stream: whether the reply is server-sent events.
         body_is_lines: whether the body is newline-delimited JSON, each line a `body`.
     """
 
@@ -112,3 +120,4 @@ class Route:
     needs: str = ""
     is_pravega: bool = False
     body_is_lines: bool = False
+    is_stream: bool = False

@@ -33,6 +33,12 @@ _TOKEN = Query("token", "The Penstock-Next-Token of the page before.")
 NEXT_TOKEN: str = "Penstock-Next-Token"
 
 
+class _Place(msgspec.Struct):
+    page: str
+    last: str
+    count: int
+
+
 class ScopeName(msgspec.Struct):
     """A scope."""
 
@@ -91,7 +97,7 @@ async def list_streams(request: Request) -> Reply:
     """List the streams of a scope with their configurations."""
     scope, kind = request.path["scope"], request.query.get("filter_type")
     tag = request.query.get("filter_value") if kind == "tag" else None
-    names, token = await _page(request, _streams(request, scope, tag, is_internal=kind == "showInternalStreams"))
+    names, token = await _stream_page(request, scope, tag, is_internal=kind == "showInternalStreams")
 
     async def property_of(name: str) -> models.StreamProperty:
         return models.property_of(scope, name, await request.client.stream_config(f"{scope}/{name}"))
@@ -105,10 +111,36 @@ async def list_streams(request: Request) -> Reply:
     )
 
 
-async def _streams(request: Request, scope: str, tag: str | None, *, is_internal: bool) -> AsyncIterator[str]:
-    async for name in request.client.streams(scope, tag=tag, includes_internal=True):
-        if name.startswith("_") == is_internal:
-            yield name
+async def _stream_page(request: Request, scope: str, tag: str | None, *, is_internal: bool) -> tuple[list[str], str]:
+    """Return the names of a page, and the token of the next one; empty if there is none.
+
+    The token names the page of the controller and the last name in it, so no page costs more than its own names.
+    """
+    limit = request.number("limit", _LISTED_MAX, least=1, most=_LIMIT_MAX)
+    first, last, count = _place(request.query.get("token", ""))
+    found: list[str] = []
+    async for token, names in controller_of(request.client).stream_pages(scope, tag=tag, token=first):
+        # The last name may have been deleted: then the number of names before it counts.
+        skipped = 0 if token != first else names.index(last) + 1 if last in names else count
+        for position, name in enumerate(names[skipped:], skipped):
+            if name.startswith("_") != is_internal:
+                continue
+            if len(found) == limit:
+                place = json.dumps({"page": token, "last": names[position - 1] if position else "", "count": position})
+                return found, base64.urlsafe_b64encode(place.encode()).decode()
+            found.append(name)
+    return found, ""
+
+
+def _place(token: str) -> tuple[str, str, int]:
+    """Return what a token names: a page of the controller, the last name in it, and the names up to that one."""
+    if not token:
+        return "", "", 0
+    try:
+        place = msgspec.json.decode(base64.urlsafe_b64decode(token), type=_Place)
+    except (binascii.Error, ValueError) as error:
+        raise BadRequestError(f"token={token!r} is not one of a page before") from error
+    return place.page, place.last, max(place.count, 0)
 
 
 async def create_stream(request: Request) -> Reply:

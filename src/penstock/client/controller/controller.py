@@ -324,7 +324,17 @@ class ControllerClient(
 
     async def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
         """Iterate over the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`."""
-        token = ""
+        async for _, names in self.stream_pages(scope, tag=tag):
+            for name in names:
+                yield name
+
+    async def stream_pages(
+        self, scope: str, *, tag: str | None = None, token: str = ""
+    ) -> AsyncIterator[tuple[str, Sequence[str]]]:
+        """Iterate over the streams of `scope` page by page, each with the token that leads to it; from `token` on.
+
+        Raises `NoSuchScopeError`.
+        """
         for _ in range(self._settings.list_page_count_max):
             where, after = pb.ScopeInfo(scope=scope), pb.ContinuationToken(token=token)
             if tag is None:
@@ -337,8 +347,7 @@ class ControllerClient(
                 raise NoSuchScopeError(f"scope {scope} does not exist")
             if not reply.streams:
                 return
-            for info in reply.streams:
-                yield info.stream
+            yield token, [info.stream for info in reply.streams]
             token = reply.continuationToken.token
         raise StreamError(f"listing {scope} did not end within {self._settings.list_page_count_max} pages")
 

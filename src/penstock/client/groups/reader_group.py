@@ -452,6 +452,31 @@ class ReaderGroup(LifeCycle):
                     break
         await self._let_readers_follow()
 
+    async def reset_cuts(self, start: Start) -> dict[str, StreamCut]:
+        """Return the positions that `reset` would move to now. Nothing is changed. Raises as `reset`."""
+        self._check_open()
+        state = await self._state()
+        return await start_cuts(self._cluster, checked_start(start, state.streams), state.streams)
+
+    async def remove_reader(self, name: str) -> bool:
+        """Remove a reader that ended without closing: other readers continue at its stored positions.
+
+        A group does this by itself after `reader_timeout_s`, if it has another reader. A removed reader that still runs
+        joins again, and its events since its stored positions are delivered twice.
+
+        Returns False if the group has no reader of this name. Raises `NoSuchReaderGroupError` if the group was deleted.
+        """
+        self._check_open()
+        was_member = False
+
+        def step(state: GroupState) -> GroupState:
+            nonlocal was_member
+            was_member = name in state.readers
+            return rgs.leave(state, name, handed_out={})
+
+        await self._record.update(step)
+        return was_member
+
     async def _let_readers_follow(self) -> None:
         """Have the readers started here reload the record; readers elsewhere do so at their next refresh."""
         for reader in list(self._readers.values()):

@@ -167,6 +167,20 @@ class ReaderGroup(Handle[aio.ReaderGroup]):
         """
         self._portal.call(self._part.reset(start))
 
+    def reset_cuts(self, start: Start) -> dict[str, StreamCut]:
+        """Return the positions that `reset` would move to now. Nothing is changed. Raises as `reset`."""
+        return self._portal.call(self._part.reset_cuts(start))
+
+    def remove_reader(self, name: str) -> bool:
+        """Remove a reader that ended without closing: other readers continue at its stored positions.
+
+        A group does this by itself after `reader_timeout_s`, if it has another reader. A removed reader that still runs
+        joins again, and its events since its stored positions are delivered twice.
+
+        Returns False if the group has no reader of this name. Raises `NoSuchReaderGroupError` if the group was deleted.
+        """
+        return self._portal.call(self._part.remove_reader(name))
+
     def unread_bytes(self) -> int:
         """Return the unread bytes in the segments that the group knows, as of the stored positions.
 

@@ -101,6 +101,19 @@ class StreamEvents:
             if not is_new:
                 await self._ready.wait()
 
+    @property
+    def cut(self) -> StreamCut | None:
+        """The position after the batches that were yielded, without an `end` and a `key`.
+
+        None while segments that replace others cannot be read yet: their keys have no position then. Empty positions:
+        the stream is sealed and read.
+        """
+        if self._coming:
+            return None
+        positions = {segment: max(self._start.positions.get(segment, 0), 0) for segment in self._queue}
+        positions.update({source.segment_id: source.position for source in self._open})
+        return StreamCut(self._scope, self._stream, positions)
+
     async def close(self) -> None:
         """Stop reading ahead. Iterations end."""
         for source in self._open:
@@ -208,6 +221,11 @@ class _OpenSegment:
             segments_of(self._client), self._name, offset, self._end_offset, self._client.settings,
             on_ready=self._on_ready, read_ahead=self._read_ahead, missing_bytes=lambda: self._assembler.missing_bytes,
         )  # fmt: skip
+
+    @property
+    def position(self) -> int:
+        """Offset after the events that were taken."""
+        return self._assembler.offset
 
     @property
     def is_at_end(self) -> bool:
