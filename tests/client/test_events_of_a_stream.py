@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.client.stream_events import StreamEvents
 from penstock.client.client import Client
+from penstock.client.stream_events import StreamEvents
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
 

@@ -163,3 +163,19 @@ async def test_commit_counts_as_stored_when_the_segment_moves_with_it(cluster):
                 await first.commit()
                 await until(lambda: len(first.segments) == len(second.segments) == 1)
                 await first.commit()
+
+
+async def test_another_reader_continues_where_a_removed_one_was(cluster):
+    async with cluster.client(**FAST, retry_time_max_s=30.0, retry_delay_max_s=0.05) as client:
+        await fill(client, 10)
+        group = await client.reader_group("audit", [STREAM])
+        first = await group.reader("r1")
+        found = [(await first.read(timeout_s=30)).data for _ in range(4)]
+        await first.commit()
+        assert await group.remove_reader("r1")
+        assert not await group.remove_reader("r1")
+        assert (await group.describe()).readers == {}
+        async with group.reader("r2") as second:
+            found += [(await second.read(timeout_s=30)).data for _ in range(6)]
+            assert found == [b"%d" % index for index in range(10)]
+        await first.close()

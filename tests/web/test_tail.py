@@ -108,7 +108,8 @@ async def test_a_tail_continues_at_the_id_of_its_last_message(client: Client, ap
         await write(client, "d")
         async with http.stream("GET", TAIL, headers={"last-event-id": last}) as response:
             assert texts(await taken(messages(response), 1)) == ["d"]
-        await client.scale_stream("shop/orders", seal=[0], key_ranges=[(0.0, 0.25), (0.25, 0.5)])
+        first = (await client.segments_of("shop/orders"))[0].segment_id
+        await client.scale_stream("shop/orders", seal=[first], key_ranges=[(0.0, 0.25), (0.25, 0.5)])
         await write(client, *"efghijkl")
         # A position before the scale leads through it.
         async with http.stream("GET", TAIL, headers={"last-event-id": last}) as response:

@@ -14,9 +14,9 @@ from functools import partial
 from time import perf_counter
 
 from penstock.cli.latencies import Latencies
-from penstock.client.stream_events import StreamEvents
 from penstock.client.client import Client
 from penstock.client.reading.event import EventBatch
+from penstock.client.stream_events import StreamEvents
 from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import PenstockError
 from penstock.model.events import EVENT_HEADER_LENGTH
