@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -19,6 +20,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock import aio
 from penstock.operations.exposition import exposition
 from penstock.operations.metrics import collect
 from penstock.operations.settings import OperationsSettings
@@ -36,7 +38,22 @@ async def exposed() -> dict[str, set[str]]:
         assert server.front is not None
         server.front.calls.note("createStream", "OK", 0.1)
         assert server.operations is not None
-        text = exposition(collect(server.operations.collectors)).decode()
+        async with aio.connect(server.controller_uri) as client:
+            await client.create_stream("shop/orders")
+            async with client.event_writer("shop/orders") as writer:
+                await writer.write(b"event")
+            async with await client.reader_group("audit", ["shop/orders"], scope="shop"):
+                pass
+        assert server.group_lags is not None
+        server.group_lags.forget_listing()
+        await server.group_lags.measure()
+        assert server.store is not None
+        await server.store.storage_requests.measured("write", asyncio.sleep(0))
+        async with asyncio.timeout(60):
+            text = ""
+            while "penstock_stream_append_events_total{" not in text:
+                await asyncio.sleep(0.1)
+                text = exposition(collect(server.operations.collectors)).decode()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         assert family.documentation.endswith("."), family.name

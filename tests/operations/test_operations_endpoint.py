@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import aio
 from penstock.model.errors import InvalidArgumentError
+from penstock.operations import group_lag
 from penstock.operations.settings import OperationsSettings
 from penstock.server.errors import PortInUseError
 from penstock.server.settings import StandaloneSettings
@@ -169,3 +170,67 @@ def test_a_killed_segment_store_is_named_until_it_runs_again(tmp_path: Path) -> 
             found.update(get(port, "/ready")[1].splitlines())
         assert "stores/1: its process is not running; it is being restarted" in found
         assert get(port, "/live") == (200, "live\n")
+
+
+@pytest.fixture
+def lags(server: Standalone) -> group_lag.GroupLags:
+    """What measures the lag of groups in a server."""
+    assert server.group_lags is not None
+    return server.group_lags
+
+
+async def lag_of_audit(server: Standalone, lags: group_lag.GroupLags) -> dict[str, float]:
+    """Measure, and return the metrics of group shop/audit by name."""
+    lags.forget_listing()
+    await lags.measure()
+    prefix = "penstock_reader_group_"
+    return {
+        name.removeprefix(prefix): value
+        for (name, labels), value in (await samples(server)).items()
+        if name.startswith(prefix) and set(labels) == {"shop", "audit"}
+    }
+
+
+async def test_the_lag_of_reader_groups_is_reported_in_bytes_and_seconds(
+    server: Standalone, lags: group_lag.GroupLags
+) -> None:
+    """It grows while nothing is read, and is 0 when everything is. A group that is made again is another one."""
+    async with aio.connect(server.controller_uri) as client:
+        await client.create_stream("shop/orders")
+        async with client.event_writer("shop/orders") as writer:
+            await writer.write(b"old")
+        group = await client.reader_group("audit", ["shop/orders"], scope="shop")
+        # Written before the first round: the lag in seconds is a lower bound.
+        assert await lag_of_audit(server, lags) == {
+            "lag_bytes": 11, "lag_seconds": 0, "lag_is_capped": 1, "readers": 0, "unassigned_segments": 1,
+        }  # fmt: skip
+        async with group.reader("one") as reader:
+            assert (await reader.read(timeout_s=WAIT_S)) is not None
+            await reader.commit()
+            assert await lag_of_audit(server, lags) == {
+                "lag_bytes": 0, "lag_seconds": 0, "lag_is_capped": 0, "readers": 1, "unassigned_segments": 0,
+            }  # fmt: skip
+        async with client.event_writer("shop/orders") as writer:
+            await writer.write(b"new")
+        await lags.measure()
+        await asyncio.sleep(0.1)
+        found = await lag_of_audit(server, lags)
+        assert (found["lag_bytes"], found["lag_is_capped"]) == (11, 0)
+        assert found["lag_seconds"] >= 0.1
+        await client.delete_reader_group("shop/audit")
+        assert await lag_of_audit(server, lags) == {}
+        await client.reader_group("audit", ["shop/orders"], scope="shop")
+        assert (await lag_of_audit(server, lags))["lag_bytes"] == 22
+
+
+async def test_groups_beyond_the_limit_are_counted() -> None:
+    settings = replace(SETTINGS, operations=OperationsSettings(is_enabled=True, port=0, groups_max=1))
+    async with Standalone(settings) as server, aio.connect(server.controller_uri) as client:
+        await client.create_stream("shop/orders")
+        for name in ("a", "b", "c"):
+            await client.reader_group(name, ["shop/orders"], scope="shop")
+        assert server.group_lags is not None
+        server.group_lags.forget_listing()
+        await server.group_lags.measure()
+        assert len(server.group_lags.lags) == 1
+        assert (await samples(server))[("penstock_reader_groups_left_out", ())] == 2

@@ -33,6 +33,7 @@ class OperationsSettings:
         port: the port; 0 takes any free one. With several segment stores, store n listens on this port plus 1 plus n.
         host: the address; empty: the server's own `host`.
         streams_max: streams with metrics of their own; all further ones share one series.
+        groups_max: reader groups with metrics of their lag, for each controller; others have none.
         http: limits of connections and requests.
     """
 
@@ -40,11 +41,13 @@ class OperationsSettings:
     port: int = 9600
     host: str = ""
     streams_max: int = 100
+    groups_max: int = 100
     http: HttpServerSettings = field(default_factory=HttpServerSettings)
 
     def __post_init__(self) -> None:
         """Check the values. Raises `InvalidArgumentError`."""
         if not 0 <= self.port <= 65535:
             raise InvalidArgumentError(f"operations.port is {self.port}: a port is between 0 (any free one) and 65535")
-        if self.streams_max < 0:
-            raise InvalidArgumentError(f"operations.streams_max is {self.streams_max}: it is 0 or more")
+        for name in ("streams_max", "groups_max"):
+            if getattr(self, name) < 0:
+                raise InvalidArgumentError(f"operations.{name} is {getattr(self, name)}: it is 0 or more")

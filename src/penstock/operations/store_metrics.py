@@ -61,6 +61,19 @@ class StoreMetrics:
             int(store.full_disk is not None),
         )  # fmt: skip
 
+        requests = store.storage_requests
+        for (verb, result), count in requests.counts.items():
+            metrics.counter(
+                "storage_requests_total", "Requests to long-term storage, by verb and result (ok, missing, error).",
+                count, verb=verb, result=result,
+            )  # fmt: skip
+        for verb, durations in requests.durations.items():
+            metrics.histogram(
+                "storage_request_duration_seconds", "Time of a request to long-term storage.", durations, verb=verb
+            )
+        metrics.counter("storage_written_bytes_total", "Bytes written to chunks.", requests.written_bytes)
+        metrics.counter("storage_read_bytes_total", "Bytes read from chunks.", requests.read_bytes)
+
     def _collect_objects(self, metrics: Metrics) -> None:
         for bucket, counts in self._store.runtime.object_requests.by_bucket.items():
             for kind, count in (
@@ -89,6 +102,12 @@ class StoreMetrics:
             labels = {"container": container_id}
             metrics.counter("append_events_total", "Events appended.", statistics.event_count, **labels)
             metrics.counter("append_bytes_total", "Bytes appended.", statistics.byte_count, **labels)
+            reads = container.reader
+            metrics.counter("reads_total", "Reads of segments.", reads.read_count, **labels)
+            metrics.counter("read_bytes_total", "Bytes read from segments.", reads.read_bytes, **labels)
+            metrics.counter(
+                "storage_reads_total", "Reads of bytes that were not in memory.", reads.storage_read_count, **labels
+            )
             pipeline = container.pipeline
             metrics.histogram(
                 "append_duration_seconds", "Time from the acceptance of an operation to its durability.",

@@ -63,6 +63,7 @@ from penstock.segmentstore.tail_read_budget import TailReadBudget
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier2.chunk_name import check_segment_name
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.measured import StorageRequests, measured_storage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 
 #: Cluster id if none is given: in tests, and stores without persistence.
@@ -102,8 +103,10 @@ class SegmentStore:
             self.disk_cache = DiskCache(cache_directory, settings.disk_cache, runtime)
         self._logs = logs
         self._has_closed_logs = False
+        measured = measured_storage(chunks)
+        self.storage_requests: StorageRequests = measured.requests
         self._chunks = GuardedChunkStorage(
-            chunks,
+            measured,
             cluster_id=cluster_id,
             settings=settings.storage_guard,
             may_be_older=settings.container.layout.mode is LayoutMode.LAYOUT_UPGRADE,

@@ -83,6 +83,7 @@ from penstock.server.store_processes.processes import StoreProcesses
 
 if TYPE_CHECKING:
     from penstock.operations.endpoint import OperationsEndpoint
+    from penstock.operations.group_lag import GroupLags
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -124,6 +125,7 @@ class Standalone:
         self.new_password: str | None = None
         #: Health and metrics of this process, if enabled.
         self.operations: OperationsEndpoint | None = None
+        self.group_lags: GroupLags | None = None
         #: Whether this start has initialized the data directory, which was empty.
         self.is_new_store: bool = False
         #: Monitors the data directory, once it is open.
@@ -269,7 +271,14 @@ class Standalone:
         self._stops.push_async_callback(front.stop)
         self.controller_port, self.front = front.port, front
         if self.operations is not None:
-            self.operations.collectors.append(ControllerMetrics(front, self.audit).collect)
+            self.operations.collectors.append(ControllerMetrics(front, service, self.audit).collect)
+            # Only now: a server without metrics does not load the code of reader groups.
+            from penstock.operations.group_lag import GroupLags
+
+            self.group_lags = lags = GroupLags(service, segments, settings.operations.groups_max)
+            lags.start()
+            self._stops.push_async_callback(lags.stop)
+            self.operations.collectors.append(lags.collect)
 
     async def _start_operations(self) -> OperationsEndpoint | None:
         """Serve health and metrics, if enabled."""

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import TypeVar
 
 import msgspec
 
 from penstock.client.common.deadline import Deadline, within
 from penstock.client.common.retry import Backoff
 from penstock.client.groups.group_heartbeats import GroupHeartbeats, heartbeat_key
-from penstock.client.groups.group_packing import pack_record, part_count, unpack_record
+from penstock.client.groups.group_packing import pack_record
 from penstock.client.groups.group_state import GroupState
+from penstock.client.groups.stored_group import RECORD_KEY, part_key, read_group
 from penstock.client.transport.cluster import Cluster
 from penstock.model.errors import (
     LaterVersionError,
@@ -34,7 +34,6 @@ from penstock.model.names import STATE_STREAM_PREFIX, reader_group_table
 from penstock.model.segments import VERSION_ABSENT, VERSION_ANY, TableEntry, TableUpdate
 from penstock.runtime.pacing import GrowingDelay
 
-_KEY = b"state"
 #: Key of the record's revision, as a decimal number.
 _REVISION_KEY = b"revision"
 #: The longest pause after the first lost race; it doubles after each further one.
@@ -42,8 +41,6 @@ _UPDATE_PAUSE_MAX_S = 0.02
 _UPDATE_PAUSE_S_LIMIT = 1.0
 
 _Step = Callable[[GroupState], GroupState]
-_Stored = TypeVar("_Stored")
-_Read = TypeVar("_Read")
 
 
 class _Change:
@@ -96,7 +93,7 @@ class GroupRecord:
                         await segments.create_table(self._table)
                     except SegmentExistsError:
                         pass  # The group exists, or another client is creating it right now.
-                    (entry,) = await segments.table_get(self._table, [_KEY])
+                    (entry,) = await segments.table_get(self._table, [RECORD_KEY])
                     if entry is not None:
                         return await self.state()
                     state = msgspec.structs.replace(await make(), revision=1)
@@ -233,11 +230,11 @@ class GroupRecord:
     async def _put(self, state: GroupState, version: int) -> None:
         parts = pack_record(state.encode())
         updates = [
-            TableUpdate(_KEY, parts[0], version),
+            TableUpdate(RECORD_KEY, parts[0], version),
             TableUpdate(_REVISION_KEY, _revision_value(state), VERSION_ANY),
         ]
         # Conditional on the first part only: all parts are written together, or none.
-        updates += [TableUpdate(_part_key(number), part, VERSION_ANY) for number, part in enumerate(parts[1:], 1)]
+        updates += [TableUpdate(part_key(number), part, VERSION_ANY) for number, part in enumerate(parts[1:], 1)]
         asked_s = asyncio.get_running_loop().time()
         # Nothing is known until there is a reply.
         self.known = None
@@ -276,29 +273,10 @@ class GroupRecord:
 
     async def _read_once(self) -> tuple[GroupState, int] | None:
         """Return the record and its version; None if it changed while its parts were read."""
-        segments = self._cluster.segments
         try:
-            (entry,) = await segments.table_get(self._table, [_KEY])
-            if entry is None:
-                raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} has no state")
-            parts = [entry.value]
-            for number in range(1, self._readable(part_count, entry.value)):
-                (part,) = await segments.table_get(self._table, [_part_key(number)])
-                if part is None:
-                    return None
-                parts.append(part.value)
-            if len(parts) > 1:
-                (again,) = await segments.table_get(self._table, [_KEY])
-                if again is None or again.version != entry.version:
-                    return None
+            return await read_group(self._cluster.segments, self._table)
         except NoSuchSegmentError as error:
             raise self._gone() from error
-        return self._readable(GroupState.decode, self._readable(unpack_record, parts)), entry.version
-
-    def _readable(self, read: Callable[[_Stored], _Read], stored: _Stored) -> _Read:
-        """Return the result of `read` for `stored`; if that needs a later version, the error names the group."""
-        try:
-            return read(stored)
         except LaterVersionError as error:
             raise LaterVersionError(
                 f"the state of reader group {self.scope}/{self.name}",
@@ -319,7 +297,3 @@ def _revision_value(state: GroupState) -> bytes:
 def _is_revision(entry: TableEntry | None, state: GroupState) -> bool:
     # Releases without revisions wrote neither of them.
     return entry is not None and state.revision > 0 and entry.value == _revision_value(state)
-
-
-def _part_key(number: int) -> bytes:
-    return b"%s/%d" % (_KEY, number)

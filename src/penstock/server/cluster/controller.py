@@ -24,7 +24,9 @@ from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.cluster_nodes import ClusterIdentity, Endpoint
 from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.segments import Segments
 from penstock.operations.controller_metrics import ControllerMetrics
+from penstock.operations.group_lag import GroupLags
 from penstock.operations.health import Health, Status
 from penstock.runtime.coordination import CoordinationService
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
@@ -65,6 +67,7 @@ class ClusterController:
         self.endpoints: dict[str, Endpoint] = {}
         self.leader: ClusterLeader | None = None
         self._is_serving = False
+        self._segments: Segments | None = None
         self._listeners: list[tuple[Listener, int]] = []
         self._stops = AsyncExitStack()
 
@@ -101,7 +104,12 @@ class ClusterController:
         self.service = controller = await self._start_service(service, directory, identity)
         for front in await self._serve(controller, directory):
             if operations is not None:
-                operations.collectors.append(ControllerMetrics(front).collect)
+                operations.collectors.append(ControllerMetrics(front, controller).collect)
+                assert self._segments is not None, "made with the service"
+                lags = GroupLags(controller, self._segments, settings.operations.groups_max)
+                lags.start()
+                self._stops.push_async_callback(lags.stop)
+                operations.collectors.append(lags.collect)
                 operations = None  # All listeners have one controller: it is counted once.
         self._is_serving = True
 
@@ -139,6 +147,7 @@ class ClusterController:
         pool = ConnectionPool(locator.resolve, client)
         self._stops.push_async_callback(pool.close)
         segments = WireSegments(pool, client, self.runtime.rng, token=identity.cluster_id, waits_for_space=False)
+        self._segments = segments
         settings = with_several_stores(self.settings.controller)
         problem = ""
         while True:

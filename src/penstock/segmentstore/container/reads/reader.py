@@ -89,6 +89,8 @@ class SegmentReader:
         #: Reads that returned bytes, and these bytes: of users, and of the container's tables.
         self.read_count: int = 0
         self.read_bytes: int = 0
+        #: Lookups of bytes that were not in memory.
+        self.storage_read_count: int = 0
         self._container_id = container_id
         self._waits = waits
         self._is_closed = False
@@ -258,6 +260,7 @@ class SegmentReader:
             if segment.damage is not None:
                 raise segment.damage.with_traceback(None)  # Raised repeatedly: do not accumulate tracebacks.
             raise AssertionError(f"{segment.name}: byte {offset} is neither in memory nor in long-term storage")
+        self.storage_read_count += 1
         stored = await self._read_storage(segment, offset, min(found.end, segment.storage_length) - offset, client)
         return None if stored is None else [stored]
 
