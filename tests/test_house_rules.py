@@ -25,7 +25,6 @@ LENGTH_MAX = 60
 LONG: dict[str, int] = {
     "cli/export.py export": 90,
     "cli/quickstart.py quickstart": 75,
-    "cli/serve.py _serve": 67,
     "cli/standalone.py standalone": 108,
     "cli/verify.py verify": 61,
     "client/controller/controller.py ControllerClient._attempt": 71,

@@ -35,7 +35,7 @@ ALLOWED = {
         "server", "administration",
     },
     # Health and metrics of the parts of a server.
-    "operations": {"model", "runtime", "segmentstore", "controller", "security"},
+    "operations": {"client", "model", "runtime", "segmentstore", "controller", "security"},
     # What is assembled for users: a server, and tools for its data.
     "server": {"model", "runtime", "wire", "segmentstore", "client", "controller", "operations", "security"},
     "administration": {"model", "runtime", "wire", "segmentstore", "security", "server"},

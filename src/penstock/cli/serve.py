@@ -19,6 +19,7 @@ from penstock.runtime.collector import settle_collector
 from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.heap import bound_heaps, keep_heap_small
 from penstock.runtime.logs import log_to_standard_error
+from penstock.runtime.service_manager import ServiceManager
 from penstock.runtime.settings import load_settings
 from penstock.runtime.sockets import can_resolve
 from penstock.server.pravega_settings import read_pravega_settings
@@ -82,6 +83,7 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         loop.add_signal_handler(number, on_signal, number)
 
     server = Standalone(settings)
+    manager = ServiceManager.of_environment(os.environ)
     start = asyncio.ensure_future(server.start())
     stop_asked = asyncio.ensure_future(asked_to_stop.wait())
     lost = asyncio.ensure_future(server.lost_directory())
@@ -102,22 +104,12 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         took_s = time.perf_counter() - started_s
         where = server.data_description
         logger.info("ready after %.2f s: controller %s, data in %s", took_s, server.controller_uri, where)
-        if settings.is_open_to_other_machines and not settings.security.has_auth:
-            logger.warning(
-                "listening on all addresses of this machine: every program that can connect may read and change all "
-                "streams. The address given to clients is %s (set it with --advertise)",
-                settings.advertised_host,
-            )
-        if not await can_resolve(settings.advertised_host, _RESOLVE_TIMEOUT_S):
-            logger.warning(
-                "this machine cannot resolve %s, the address given to clients: a client that cannot resolve it "
-                "reaches the controller but no segment store. Start the server with --advertise and a host name or "
-                "address that clients can reach",
-                settings.advertised_host,
-            )
+        await _warn_of_addresses(settings)
         _log_ports(server)
         _tell_ready(server, took_s, as_json)
+        manager.ready(f"controller {server.controller_uri}")
         await stop_asked
+        manager.stopping()
     finally:
         stop_asked.cancel()
     try:
@@ -132,6 +124,23 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
     if as_json:
         _print_record("stopped", {})
     return True
+
+
+async def _warn_of_addresses(settings: StandaloneSettings) -> None:
+    """Warn if every machine may connect without an account, or if clients may not find the segment store."""
+    if settings.is_open_to_other_machines and not settings.security.has_auth:
+        logger.warning(
+            "listening on all addresses of this machine: every program that can connect may read and change all "
+            "streams. The address given to clients is %s (set it with --advertise)",
+            settings.advertised_host,
+        )
+    if not await can_resolve(settings.advertised_host, _RESOLVE_TIMEOUT_S):
+        logger.warning(
+            "this machine cannot resolve %s, the address given to clients: a client that cannot resolve it "
+            "reaches the controller but no segment store. Start the server with --advertise and a host name or "
+            "address that clients can reach",
+            settings.advertised_host,
+        )
 
 
 def _end_at_once(loss: DataDirectoryLostError | LogTakenOverError, as_json: bool) -> None:

@@ -20,6 +20,7 @@ from penstock.runtime.collector import settle_collector
 from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.heap import bound_heaps, keep_heap_small
 from penstock.runtime.logs import log_to_standard_error
+from penstock.runtime.service_manager import ServiceManager
 from penstock.runtime.settings import load_settings
 from penstock.runtime.version import penstock_version
 from penstock.runtime.waits import cancel_and_wait
@@ -103,48 +104,63 @@ def _run(
     keep_heap_small()
     raise_descriptor_limit()
 
-    async def run() -> bool:
-        loop = asyncio.get_running_loop()
-        asked_to_stop = asyncio.Event()
-        signals = 0
+    manager = ServiceManager.of_environment(os.environ)
 
-        def on_signal(number: int) -> None:
-            nonlocal signals
-            signals += 1
-            if signals > 2:
-                # What is acknowledged is in the log.
-                exit_at_once(128 + number)
-            if signals == 2:
-                hurry()
-            asked_to_stop.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal, number)
-        start = asyncio.ensure_future(process.start())
-        stop_asked = asyncio.ensure_future(asked_to_stop.wait())
-        try:
-            await asyncio.wait((start, stop_asked), return_when=asyncio.FIRST_COMPLETED)
-            if not start.done():
-                await cancel_and_wait(start)
-                return True
-            start.result()
-            settle_collector()
-            fields, lines = ready()
-            _say("ready", {**fields, "pid": os.getpid(), "start_s": round(time.perf_counter() - started_s, 3)}, lines,
-                 as_json=as_json)  # fmt: skip
-            await stop_asked
-        finally:
-            stop_asked.cancel()
-        try:
-            await process.stop()
-        except (TimeoutError, PenstockError) as error:
-            sys.stderr.write(f"penstock: Shutdown failed: {error}; acknowledged data is safe.\n")
-            return False
-        _say("stopped", {}, [], as_json=as_json)
-        return True
+    def report_ready() -> None:
+        fields, lines = ready()
+        took_s = round(time.perf_counter() - started_s, 3)
+        _say("ready", {**fields, "pid": os.getpid(), "start_s": took_s}, lines, as_json=as_json)
+        manager.ready(lines[0])
 
     with asyncio.Runner(loop_factory=new_loop()) as runner:
-        return runner.run(run())
+        return runner.run(_until_signal(process, manager, report_ready, hurry, as_json))
+
+
+async def _until_signal(
+    process: _Process,
+    manager: ServiceManager,
+    report_ready: Callable[[], None],
+    hurry: Callable[[], None],
+    as_json: bool,
+) -> bool:
+    """Start the process, and stop it at a signal; return whether the stop was in order."""
+    loop = asyncio.get_running_loop()
+    asked_to_stop = asyncio.Event()
+    signals = 0
+
+    def on_signal(number: int) -> None:
+        nonlocal signals
+        signals += 1
+        if signals > 2:
+            # What is acknowledged is in the log.
+            exit_at_once(128 + number)
+        if signals == 2:
+            hurry()
+        asked_to_stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    start = asyncio.ensure_future(process.start())
+    stop_asked = asyncio.ensure_future(asked_to_stop.wait())
+    try:
+        await asyncio.wait((start, stop_asked), return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            await cancel_and_wait(start)
+            return True
+        start.result()
+        settle_collector()
+        report_ready()
+        await stop_asked
+        manager.stopping()
+    finally:
+        stop_asked.cancel()
+    try:
+        await process.stop()
+    except (TimeoutError, PenstockError) as error:
+        sys.stderr.write(f"penstock: Shutdown failed: {error}; acknowledged data is safe.\n")
+        return False
+    _say("stopped", {}, [], as_json=as_json)
+    return True
 
 
 def _say(kind: str, fields: dict[str, object], lines: list[str], *, as_json: bool) -> None:
