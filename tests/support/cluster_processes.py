@@ -10,19 +10,22 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.server.standalone_process import child_environment, run_penstock
+from penstock.server.standalone_process import child_environment
+from support.namespaces import Host
 
 #: Bound of every wait.
 WAIT_S = 120.0
 
 
 class ClusterProcess:
-    """One process. Its records on standard output are collected by a thread."""
+    """One process, on this machine or on a host of a network. A thread collects its records on standard output."""
 
-    def __init__(self, directory: Path, name: str, arguments: list[str]) -> None:
+    def __init__(self, directory: Path, name: str, arguments: list[str], host: Host | None = None) -> None:
         self.name = name
+        self.host = host
         self.log_path = directory / f"{name}.log"
         self._arguments = arguments
         self.process: subprocess.Popen[bytes] | None = None
@@ -32,9 +35,10 @@ class ClusterProcess:
     def start(self) -> None:
         """Start it; `wait_ready` waits."""
         self.records = []
+        command = [sys.executable, "-m", "penstock", *self._arguments, "--json"]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *self._arguments, "--json"], stdin=subprocess.DEVNULL,
+                command if self.host is None else self.host.command(*command), stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=log, env=child_environment(),
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
@@ -69,6 +73,17 @@ class ClusterProcess:
         pid = self.process.pid
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to it and to its children; the parent first."""
+        assert self.process is not None
+        for pid in (self.process.pid, *self.store_pids()):
+            os.kill(pid, number)
+
     def kill(self) -> None:
         """End it at once, with its children: as the loss of its host."""
         if self.process is not None and self.process.poll() is None:
@@ -83,10 +98,23 @@ class ClusterProcess:
 
 
 class Cluster:
-    """A cluster of processes on this machine, with a ZooKeeper and a bucket. `settings`: TOML for all of them."""
+    """A cluster of processes, with a ZooKeeper and a bucket. `settings`: TOML for all of them.
 
-    def __init__(self, directory: Path, zookeeper: str, log: str, tier2: str, settings: str) -> None:
+    `hosts`: where each process runs, by name, and ``client`` for the commands of administrators. None: all on this
+    machine, on loopback.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        zookeeper: str,
+        log: str,
+        tier2: str,
+        settings: str,
+        hosts: Mapping[str, Host] | None = None,
+    ) -> None:
         self.directory = directory
+        self._hosts = hosts
         self.zookeeper = zookeeper
         self._log, self._tier2 = log, tier2
         self.config = directory / "settings.toml"
@@ -103,7 +131,15 @@ class Cluster:
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``penstock cluster``."""
         where = ["--zookeeper", self.zookeeper, "--config", str(self.config)]
-        return run_penstock("cluster", *arguments, *where, "--json", timeout_s=WAIT_S)
+        return self.penstock("cluster", *arguments, *where, "--json")
+
+    def penstock(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of ``penstock``, on the host of administrators."""
+        command = [sys.executable, "-m", "penstock", *arguments]
+        return subprocess.run(
+            command if self._hosts is None else self._hosts["client"].command(*command),
+            capture_output=True, text=True, timeout=2 * WAIT_S, env=child_environment(), check=False,
+        )  # fmt: skip
 
     def status(self, what: str = "status") -> dict[str, object]:
         """Return what ``penstock cluster status`` prints, or another command."""
@@ -120,18 +156,25 @@ class Cluster:
         return self._start("controller", name, *options)
 
     def _start(self, kind: str, name: str, *options: str) -> ClusterProcess:
+        host = None if self._hosts is None else self._hosts[name]
         port = self.ports.setdefault(name, _free_port())
+        where = [] if host is None else ["--host", host.address, "--insecure"]
         arguments = [
             kind, "--zookeeper", self.zookeeper, "--config", str(self.config), "--name", name, "--port", str(port),
-            "--metrics-port", str(self.metrics_ports.setdefault(name, _free_port())), "--log-level", "info", *options,
+            "--metrics-port", str(self.metrics_ports.setdefault(name, _free_port())), "--log-level", "info", *where,
+            *options,
         ]  # fmt: skip
-        process = self.processes[name] = ClusterProcess(self.directory, name, arguments)
+        process = self.processes[name] = ClusterProcess(self.directory, name, arguments, host)
         process.start()
         return process
 
     def uri(self, *controllers: str) -> str:
         """Return the address of controllers, for clients."""
-        return "tcp://" + ",".join(f"127.0.0.1:{self.ports[name]}" for name in controllers)
+        return "tcp://" + ",".join(f"{self.address(name)}:{self.ports[name]}" for name in controllers)
+
+    def address(self, name: str) -> str:
+        """Return the address of the host of a process."""
+        return "127.0.0.1" if self._hosts is None else self._hosts[name].address
 
     def wait_served(self) -> None:
         """Wait until every container is served."""

@@ -1,4 +1,6 @@
-"""`S3Server`: versitygw, a real S3 server, on a directory and a free port of loopback. See `versitygw.sh`.
+"""`S3Server`: versitygw, a real S3 server, on a directory and a free port. See `versitygw.sh`.
+
+It is on loopback, or on a host of a `Network`.
 
 `MinioServer` is a second one, for tests that compare servers. It is never built by a test: `minio.sh` builds it.
 """
@@ -7,15 +9,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
 import urllib.request
+from contextlib import nullcontext
 from pathlib import Path
 from typing import ClassVar
 
 from penstock.runtime.objects import ObjectPlace, ObjectStoreSettings
 from penstock.runtime.obstore_objects import ObstoreObjects, open_object_store
+from support.namespaces import Host
 
 ACCESS_KEY = "testak"
 SECRET_KEY = "testsecret123"
@@ -48,13 +53,15 @@ def find_versitygw() -> Path:
 
 
 class S3Server:
-    """One server at a time on `directory`. A bucket is a directory in it."""
+    """One server at a time on `directory`, on loopback or on `host`. A bucket is a directory in it."""
 
     name: ClassVar[str] = "versitygw"
     health: ClassVar[str] = "/healthz"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, host: Host | None = None) -> None:
         self.directory = directory
+        self.host = host
+        self.address = "127.0.0.1" if host is None else host.address
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._program = find_program(self.name)
@@ -62,7 +69,7 @@ class S3Server:
     @property
     def endpoint(self) -> str:
         """URL of the service."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}:{self.port}"
 
     @property
     def settings(self) -> ObjectStoreSettings:
@@ -97,8 +104,10 @@ class S3Server:
         for _ in range(_START_ATTEMPTS_MAX):
             port = self.port or _free_port()
             with (self.directory / "log").open("ab") as log:
+                command = [str(self._program), *self._options(port)]
                 self.process = subprocess.Popen(
-                    [str(self._program), *self._options(port)], env={**os.environ, **self._variables},
+                    command if self.host is None else self.host.command(*command),
+                    env={**os.environ, **self._variables},
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
             if self._is_ready(port):
@@ -113,6 +122,16 @@ class S3Server:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def hold(self) -> None:
+        """Stop its process from running (SIGSTOP): it takes requests and does not answer."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """End `hold`, if there was one."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
 
     @property
     def is_atomic(self) -> bool:
@@ -130,7 +149,7 @@ class S3Server:
 
     def _options(self, port: int) -> list[str]:
         beside = [] if self.is_atomic else ["--sidecar", str(self.directory / "metadata")]
-        common = ["--port", f"127.0.0.1:{port}", "--quiet", "--health", self.health]
+        common = ["--port", f"{self.address}:{port}", "--quiet", "--health", self.health]
         return [*common, "posix", *beside, str(self.directory / "data")]
 
     @property
@@ -138,10 +157,12 @@ class S3Server:
         return {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
 
     def _is_ready(self, port: int) -> bool:
+        url = f"http://{self.address}:{port}"
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         while self.process is not None and self.process.poll() is None and time.monotonic() < deadline_s:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}{self.health}", timeout=5) as answer:
+                entered = nullcontext() if self.host is None else self.host.entered()
+                with entered, urllib.request.urlopen(f"{url}{self.health}", timeout=5) as answer:
                     return bool(answer.status == 200)
             except OSError:
                 time.sleep(0.02)
@@ -160,7 +181,7 @@ class MinioServer(S3Server):
         return True
 
     def _options(self, port: int) -> list[str]:
-        return ["server", "--quiet", "--address", f"127.0.0.1:{port}", str(self.directory / "data")]
+        return ["server", "--quiet", "--address", f"{self.address}:{port}", str(self.directory / "data")]
 
     @property
     def _variables(self) -> dict[str, str]:

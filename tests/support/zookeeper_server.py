@@ -1,4 +1,7 @@
-"""`ZooKeeperServers`: real ZooKeeper servers, one or a quorum, on free ports of loopback, from the jars of pyspark."""
+"""`ZooKeeperServers`: real ZooKeeper servers, one or a quorum, from the jars of pyspark.
+
+They are on free ports of loopback, or on hosts of a `Network`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,11 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+
+from support.namespaces import Host
 
 _START_TIMEOUT_S = 120.0
 _START_ATTEMPTS_MAX = 3
@@ -55,21 +62,25 @@ def find_jars() -> list[Path]:
 
 
 class ZooKeeperServers:
-    """`count` servers on `directory`. Sessions of 1 s and more are possible."""
+    """`count` servers on `directory`, or one on each of `hosts`. Sessions of 1 s and more are possible."""
 
-    def __init__(self, directory: Path, count: int) -> None:
+    def __init__(self, directory: Path, count: int, hosts: Sequence[Host] = ()) -> None:
         self.directory = directory
-        self.count = count
+        self.count = len(hosts) or count
+        self.hosts = hosts
         self.ports: list[int] = []
         self._quorum_ports: list[tuple[int, int]] = []
-        self._processes: list[subprocess.Popen[bytes] | None] = [None] * count
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * self.count
         self._java = find_java()
         self._class_path = ":".join(str(jar) for jar in find_jars())
 
     @property
     def address(self) -> str:
         """All servers, as ``host:port,host:port``."""
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        return ",".join(f"{self._address(number)}:{port}" for number, port in enumerate(self.ports))
+
+    def _address(self, number: int) -> str:
+        return self.hosts[number].address if self.hosts else "127.0.0.1"
 
     def start(self) -> ZooKeeperServers:
         """Start all of them, and wait until they serve. Raises `ZooKeeperStartError`."""
@@ -93,23 +104,25 @@ class ZooKeeperServers:
         (folder / "data" / "myid").write_text(f"{number + 1}\n")
         lines = [
             f"tickTime={_TICK_MS}", "initLimit=40", "syncLimit=20", f"dataDir={folder / 'data'}",
-            f"clientPort={self.ports[number]}", "clientPortAddress=127.0.0.1", "admin.enableServer=false",
-            "4lw.commands.whitelist=srvr", "minSessionTimeout=1000", "maxSessionTimeout=60000", "maxClientCnxns=0",
+            f"clientPort={self.ports[number]}", f"clientPortAddress={self._address(number)}",
+            "admin.enableServer=false", "4lw.commands.whitelist=srvr", "minSessionTimeout=1000",
+            "maxSessionTimeout=60000", "maxClientCnxns=0",
             # Tests of the protocol: nothing of these servers is to survive a power failure.
             "forceSync=no",
         ]  # fmt: skip
         if self.count > 1:
             lines += [
-                f"server.{index + 1}=127.0.0.1:{quorum}:{election}"
+                f"server.{index + 1}={self._address(index)}:{quorum}:{election}"
                 for index, (quorum, election) in enumerate(self._quorum_ports)
             ]
         (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
         with (folder / "log").open("ab") as log:
+            command = [
+                self._java, "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+                "-Dzookeeper.jmx.log4j.disable=true", "-cp", self._class_path, _MAIN, str(folder / "zoo.cfg"),
+            ]  # fmt: skip
             self._processes[number] = subprocess.Popen(
-                [
-                    self._java, "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
-                    "-Dzookeeper.jmx.log4j.disable=true", "-cp", self._class_path, _MAIN, str(folder / "zoo.cfg"),
-                ],
+                self.hosts[number].command(*command) if self.hosts else command,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
@@ -127,7 +140,11 @@ class ZooKeeperServers:
         """Return "leader", "follower" or "standalone"; empty: it does not serve."""
         try:
             # A server that is asked while it starts may neither answer nor close the connection.
-            with socket.create_connection(("127.0.0.1", self.ports[number]), timeout=2) as connection:
+            entered = self.hosts[number].entered() if self.hosts else nullcontext()
+            with (
+                entered,
+                socket.create_connection((self._address(number), self.ports[number]), timeout=2) as connection,
+            ):
                 connection.sendall(b"srvr")
                 answer = b""
                 while piece := connection.recv(4096):
@@ -141,6 +158,11 @@ class ZooKeeperServers:
         """Number of the server that leads, or that is the only one."""
         modes = [self.mode(number) for number in range(self.count)]
         return next((number for number, mode in enumerate(modes) if mode in ("leader", "standalone")), None)
+
+    def is_running(self, number: int) -> bool:
+        """Return whether a server has a process."""
+        process = self._processes[number]
+        return process is not None and process.poll() is None
 
     def kill(self, number: int) -> None:
         """End a server at once."""
