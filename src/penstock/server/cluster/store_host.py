@@ -61,6 +61,11 @@ class HostedStore:
         self.is_heard: bool = False
         self.process: HostedProcess | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process."""
+        return self.process is not None and self.process.code is None
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; no effect if there is no process."""
         if self.process is not None:
@@ -156,10 +161,20 @@ class StoreHost:
                         f"segment store {store.name} exited before it was ready; see its log for the reason"
                     )
         except BaseException:
-            store.signal(signal.SIGKILL)
-            await asyncio.shield(process.wait())
+            await asyncio.shield(self._ended(store, process))
             self._record_end(store)
             raise
+
+    async def _ended(self, store: HostedStore, process: HostedProcess) -> None:
+        """End a process that is not ready: it may have announced itself already, and releases what it holds."""
+        store.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(self.settings.stop_timeout_s):
+                await process.wait()
+        except TimeoutError:
+            logger.warning("segment store %s (pid %d) does not end: killing it", store.name, store.pid)
+            store.signal(signal.SIGKILL)
+            await process.wait()
 
     async def _next_message(self, store: HostedStore) -> object:
         """Return the next message; None at the end of the process."""
@@ -185,10 +200,16 @@ class StoreHost:
                 delay.reset()
             while not store.endpoints and not self._is_stopping:
                 await delay.sleep()
-                try:
-                    await self._begin(store)
-                except (StoreProcessError, ProtocolError, OSError) as error:
-                    logger.warning("%s; trying again", error)
+                await self._begin_again(store)
+
+    async def _begin_again(self, store: HostedStore) -> None:
+        """Start a process in the place of one that has ended, unless this one stops."""
+        if self._is_stopping:
+            return
+        try:
+            await self._begin(store)
+        except (StoreProcessError, ProtocolError, OSError) as error:
+            logger.warning("%s", error)
 
     async def _follow(self, store: HostedStore) -> None:
         """Read messages until the process ends; kill it if it sends none for `health_timeout_s`."""
@@ -246,13 +267,19 @@ class StoreHost:
         limit_s = member.drain_timeout_s + member.stop_timeout_s + self.settings.stop_timeout_s + _STOP_SLACK_S
         codes: dict[str, int | None] = {}
         try:
+            # One that is being started again is stopped, too: it may hold containers before it is ready.
+            ready = {store.name for store in self.stores if store.endpoints}
+            running = {store.name: store.process for store in self.stores if store.is_running and store.process}
             self.signal_all(signal.SIGTERM)
-            # One that is being started again has nothing to hand over.
-            running = [store for store in self.stores if store.process is not None and store.endpoints]
-            ends = [asyncio.ensure_future(store.process.wait()) for store in running if store.process is not None]
+            ends = [asyncio.ensure_future(process.wait()) for process in running.values()]
             if ends:
                 await asyncio.wait(ends, timeout=limit_s)
-            codes = {store.name: None if store.process is None else store.process.code for store in running}
+            codes = {
+                name: process.code
+                for name, process in running.items()
+                # A signal may end it before it has handlers.
+                if name in ready or process.code != -signal.SIGTERM
+            }
         finally:
             self.signal_all(signal.SIGKILL)
             for task in self._keepers:
