@@ -16,6 +16,7 @@ from penstock.client.transport.store_states import store_report
 from penstock.model.errors import (
     ConnectionLostError,
     ContainerNotFoundError,
+    ContainerOfflineError,
     PenstockError,
     StorageFullError,
     UnsupportedOperationError,
@@ -159,6 +160,11 @@ async def _ask_store(
             return
         for container_id, failure in report.failures.items():
             raise ContainerNotFoundError(ContainerId(container_id), f"segment store {host}:{port}: {failure}")
+        if report.starting:
+            listed = ", ".join(map(str, report.starting))
+            raise ContainerOfflineError(
+                ContainerId(report.starting[0]), f"segment store {host}:{port} still opens containers {listed}"
+            )
         if report.full_disk is not None:
             raise StorageFullError(f"disk full on segment store {host}:{port}: {report.full_disk}")
     finally:

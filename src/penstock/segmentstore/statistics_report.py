@@ -58,6 +58,7 @@ def store_report(store: SegmentStore, question: Question) -> StoreReport:
             for bucket, each in sorted(store.runtime.object_requests.by_bucket.items())
         ],
         measured_s=store.runtime.monotonic_s(),
+        starting=store.starting,
     )
 
 

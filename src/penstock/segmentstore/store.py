@@ -214,6 +214,11 @@ class SegmentStore:
         return sorted(self._containers) == self.monitor.assigned
 
     @property
+    def starting(self) -> list[int]:
+        """The assigned containers that neither run nor have failed, ascending: they are being opened."""
+        return [each for each in self.assigned if each not in self._containers and each not in self.failures]
+
+    @property
     def assigned(self) -> Collection[int]:
         """The containers assigned to this process, ascending."""
         return self.monitor.assigned

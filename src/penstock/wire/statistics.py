@@ -179,6 +179,7 @@ class StoreReport(msgspec.Struct, frozen=True):
         full_disk: why users' writes are held or refused for want of space; None: they are not.
         objects: requests to object stores; empty without any.
         measured_s: time of this report on the store's clock.
+        starting: assigned containers that are being opened. Empty from a store of an earlier version.
     """
 
     version: int
@@ -195,6 +196,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     full_disk: str | None = None
     objects: list[ObjectRow] = []
     measured_s: float = 0.0
+    starting: list[int] = []
 
 
 def encode_message(message: Question | StoreReport) -> bytes:
