@@ -138,6 +138,14 @@ class ZooKeeperServers:
 
     def mode(self, number: int) -> str:
         """Return "leader", "follower" or "standalone"; empty: it does not serve."""
+        return self._told(number, "Mode")
+
+    def received(self) -> int:
+        """Return how many packets all servers have received from clients, pings included."""
+        return sum(int(self._told(number, "Received") or 0) for number in range(self.count))
+
+    def _told(self, number: int, what: str) -> str:
+        """Return what a server says of itself; empty: it does not serve."""
         try:
             # A server that is asked while it starts may neither answer nor close the connection.
             entered = self.hosts[number].entered() if self.hosts else nullcontext()
@@ -151,7 +159,9 @@ class ZooKeeperServers:
                     answer += piece
         except OSError:
             return ""
-        return next((line[6:].decode() for line in answer.splitlines() if line.startswith(b"Mode: ")), "")
+        start = f"{what}: "
+        lines = answer.decode(errors="replace").splitlines()
+        return next((line.removeprefix(start) for line in lines if line.startswith(start)), "")
 
     @property
     def leader(self) -> int | None:

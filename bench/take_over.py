@@ -1,0 +1,96 @@
+"""How long each container gives no answer when its store is lost, or hands it over: distribution of the gaps.
+
+    python bench/take_over.py
+    python bench/take_over.py --kinds child planned --rounds 20
+
+Three hosts with a segment store each, in network namespaces (root, nft, Java and versitygw are needed), two
+controllers, three servers of ZooKeeper. Clients append to a segment of each container and read it back, 10 times a
+second. Kinds: `child`, a store's process is killed; `host`, its host is lost; `held`, its processes are stopped for
+`--held-s` seconds; `planned`, it is drained. The gaps are those of the containers that the store had.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+from _common import parser, percentiles_ms, raw_disk, report, work_directory
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.cluster_faults import ClusterFault, child_killed, drained, host_held, host_lost, strike
+from support.namespaces import NamespacesUnavailableError, Network
+from support.network_cluster import LoadProcess, NetworkCluster
+
+#: By kind, with the bound in seconds of ``docs/guide/cluster.md``.
+KINDS = {
+    "child": ClusterFault("a store's process killed", child_killed, bound_s=3.0),
+    "host": ClusterFault("a store's host lost", host_lost, bound_s=20.0),
+    "held": ClusterFault("a store's host held", host_held, bound_s=20.0, lasts_s=60.0),
+    "planned": ClusterFault("a store drained", drained, bound_s=2.0, has_errors=False),
+}
+
+
+def measure(cluster: NetworkCluster, load: LoadProcess, kind: str, rounds: int, held_s: float) -> dict[str, object]:
+    """Return the distribution of gaps of one kind of loss."""
+    gaps_s: list[float] = []
+    errors = 0
+    fault = KINDS[kind]
+    for number in range(rounds):
+        cluster.wait_even()
+        before = {str(row["container"]): str(row["holder"]) for row in cluster.rows("containers")}
+        # The same draw as the fault's.
+        name = random.Random(number).choice(sorted(set(before.values())))
+        lasts_s = held_s if fault.lasts_s else 0.0
+        one = ClusterFault(fault.name, fault.produce, 10 * fault.bound_s, lasts_s)
+        found = strike(one, cluster, load, random.Random(number))
+        gaps = dict(found["gaps_s"])  # type: ignore[call-overload]
+        gaps_s += [float(gaps[container]) for container, holder in before.items() if holder == name]
+        errors += int(str(found["errors"]))
+    within = sum(gap_s <= fault.bound_s for gap_s in gaps_s)
+    return {
+        "rounds": rounds,
+        "gaps": len(gaps_s),
+        "bound_s": fault.bound_s,
+        "within_bound_share": round(within / len(gaps_s), 4),
+        "client_errors": errors,
+        **percentiles_ms(gaps_s),
+        "all_s": sorted(gaps_s),
+    }
+
+
+def main() -> None:
+    """Measure, and print JSON."""
+    options = parser(__doc__ or "")
+    options.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    options.add_argument("--rounds", type=int, default=20)
+    options.add_argument("--held-s", type=float, default=60.0)
+    options.add_argument("--containers", type=int, default=12)
+    arguments = options.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.kinds, arguments.containers = 1, ["child", "planned"], 3
+    try:
+        network = Network()
+    except NamespacesUnavailableError as error:
+        raise SystemExit(f"there is no cluster: {error}") from error
+    try:
+        with work_directory(arguments) as directory:
+            disk = raw_disk(directory)
+            cluster = NetworkCluster(directory.resolve(), network, containers=arguments.containers, stores=3)
+            try:
+                cluster.start_all()
+                with cluster.load("probes") as load:
+                    kinds = {
+                        kind: measure(cluster, load, kind, arguments.rounds, arguments.held_s)
+                        for kind in arguments.kinds
+                    }
+            finally:
+                cluster.stop()
+    finally:
+        network.close()
+    report("take_over", {"raw_disk": disk, "containers": arguments.containers, "stores": 3, "kinds": kinds})
+
+
+if __name__ == "__main__":
+    main()
