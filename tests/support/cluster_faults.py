@@ -21,14 +21,17 @@ from support.cluster_processes import kill_process
 from support.namespaces import Direction
 from support.network_cluster import LoadProcess, NetworkCluster
 
-#: Tests run beside other work: a bound is exceeded if it is by more than this.
-SLACK_SHARE = 0.5
-SLACK_S = 3.0
+#: Tests run beside other work: a bound is exceeded if it is by more than this, ...
+SLACK_SHARE = 0.25
+SLACK_S = 1.0
+#: ... and this for each process that waits for a core: then every step of a take-over takes longer.
+SLACK_PER_LOAD_S = 1.5
 
 
 def limit_s(bound_s: float) -> float:
-    """Return what a measured time must not exceed, for a bound of the table."""
-    return bound_s * (1 + SLACK_SHARE) + SLACK_S
+    """Return what a measured time must not exceed now, for a bound of the table."""
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return bound_s * (1 + SLACK_SHARE) + SLACK_PER_LOAD_S * load + SLACK_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class ClusterFault:
         bound_s: longest time without an answer of any container, from the beginning until `lasts_s` after it.
         after_s: the same from the end of the block on, if that is another bound; None: it is not.
         has_errors: whether calls may fail, with an outcome that is not known.
+        moves: whether containers may be opened again. If not, all are in the same epoch afterwards.
     """
 
     name: str
@@ -50,6 +54,7 @@ class ClusterFault:
     lasts_s: float = 0.0
     after_s: float | None = None
     has_errors: bool = True
+    moves: bool = True
 
 
 def strike(fault: ClusterFault, cluster: NetworkCluster, load: LoadProcess, rng: random.Random) -> dict[str, object]:
@@ -57,6 +62,7 @@ def strike(fault: ClusterFault, cluster: NetworkCluster, load: LoadProcess, rng:
 
     They are also appended to ``measured.jsonl`` in the directory of the cluster.
     """
+    epochs = {str(row["container"]): row["epoch"] for row in cluster.rows("containers")}
     load.reset()
     begin_s = time.monotonic()
     with contextmanager(fault.produce)(cluster, rng):  # type: ignore[arg-type]
@@ -76,6 +82,8 @@ def strike(fault: ClusterFault, cluster: NetworkCluster, load: LoadProcess, rng:
     errors = load.errors()
     if not fault.has_errors:
         assert errors == [], f"{fault.name}: {errors}"
+    if not fault.moves:
+        assert epochs == {str(row["container"]): row["epoch"] for row in cluster.rows("containers")}, fault.name
     found = {
         "fault": fault.name, "longest_s": round(max(during.values()), 2), "after_s": round(waited_s, 2),
         "errors": len(errors), "gaps_s": {name: round(gap, 2) for name, gap in after.items()},
@@ -341,15 +349,18 @@ FAULTS = (
     ClusterFault("a store's host cut off from ZooKeeper", cut_from_zookeeper, bound_s=20.0, lasts_s=25.0),
     ClusterFault("a store's host cut off from the bucket", cut_from_bucket, bound_s=30.0, lasts_s=40.0),
     ClusterFault("a store's host cut off from the controllers", cut_from_controllers, 20.0, lasts_s=15.0, after_s=20.0),
-    ClusterFault("ZooKeeper's leader killed", zookeeper_leader_killed, bound_s=2.0, lasts_s=10.0),
-    ClusterFault("a server of ZooKeeper cut off", zookeeper_server_silent, bound_s=2.0, lasts_s=15.0),
-    ClusterFault("most servers of ZooKeeper killed", zookeeper_minority_left, bound_s=2.0, lasts_s=20.0, after_s=5.0),
-    ClusterFault("ZooKeeper killed", zookeeper_down, bound_s=2.0, lasts_s=30.0, after_s=5.0),
-    ClusterFault("ZooKeeper held", zookeeper_held, bound_s=2.0, lasts_s=30.0, after_s=5.0),
-    ClusterFault("the leader killed", leader_killed, bound_s=2.0, lasts_s=15.0),
-    ClusterFault("the leader cut off", leader_cut_off, bound_s=10.0, lasts_s=20.0),
+    ClusterFault("ZooKeeper's leader killed", zookeeper_leader_killed, bound_s=2.0, lasts_s=10.0, moves=False),
+    ClusterFault("a server of ZooKeeper cut off", zookeeper_server_silent, bound_s=2.0, lasts_s=15.0, moves=False),
+    ClusterFault(
+        "most servers of ZooKeeper killed", zookeeper_minority_left, bound_s=2.0, lasts_s=20.0, after_s=5.0, moves=False
+    ),
+    ClusterFault("ZooKeeper killed", zookeeper_down, bound_s=2.0, lasts_s=30.0, after_s=5.0, moves=False),
+    ClusterFault("ZooKeeper held", zookeeper_held, bound_s=2.0, lasts_s=30.0, after_s=5.0, moves=False),
+    ClusterFault("the leader killed", leader_killed, bound_s=2.0, lasts_s=15.0, moves=False),
+    ClusterFault("the leader cut off", leader_cut_off, bound_s=10.0, lasts_s=20.0, moves=False),
     ClusterFault("the leader and a store lost", leader_and_store_lost, bound_s=30.0),
     ClusterFault("the bucket held", bucket_held, bound_s=15.0, lasts_s=12.0, after_s=5.0),
+    ClusterFault("the bucket held for long", bucket_held, bound_s=33.0, lasts_s=30.0, after_s=5.0, moves=False),
     ClusterFault("the bucket refuses", bucket_refuses, bound_s=15.0, lasts_s=12.0, after_s=2.0),
     ClusterFault("a store drained", drained, bound_s=2.0, has_errors=False),
     ClusterFault("a store restarted", store_restarted, bound_s=2.0, has_errors=False),

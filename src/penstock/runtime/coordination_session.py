@@ -27,6 +27,8 @@ class SessionState:
         self._timeout_s = timeout_s
         self._heard_s = self._loop.time()
         self._request_count = 0
+        #: Whether this process has ended the session; otherwise the service has.
+        self._is_closed = False
         self._watches = Watches()
         self._state_waiters: set[asyncio.Future[None]] = set()
 
@@ -102,7 +104,8 @@ class SessionState:
         """Enter a state, and end all waits. Return whether the state was another one."""
         if self._session in (session, Session.EXPIRED):
             return False
-        _log.info("session %#x at %s is %s", self._session_id, self._place_text, session.value)
+        state = "closed" if self._is_closed and session is Session.EXPIRED else session.value
+        _log.info("session %#x at %s is %s", self._session_id, self._place_text, state)
         self._session = session
         for waiter in self._state_waiters:
             if not waiter.done():

@@ -402,6 +402,7 @@ class ZooKeeperSession(SessionState):
 
     async def close(self) -> None:
         """See `CoordinationStore.close`."""
+        self._is_closed = True
         self._throw_away()
         self._set_session(Session.EXPIRED)
         assert self._stopping is not None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -51,6 +52,9 @@ from penstock.segmentstore.cluster.ends import prune_ends
 
 _log = logging.getLogger(__name__)
 
+#: An impaired store keeps its containers for this time after another one has recovered: an outage of the log ends for
+#: all stores within it.
+_RECOVERY_WAIT_S = 10.0
 #: Bytes that cost a store as much as one operation.
 _BYTES_PER_OPERATION = 10_000
 
@@ -226,6 +230,8 @@ class _Memory:
         self._window_s = 0.0
         self._hot_since_s: dict[str, float] = {}
         self._impaired_since_s: dict[str, float] = {}
+        #: When a store was last found to be impaired no more.
+        self._recovered_s = -math.inf
         self._unserved_since_s: dict[int, float] = {}
         self._moved_s: dict[int, float] = {}
         self._load_moved_s = self._began_s
@@ -245,6 +251,8 @@ class _Memory:
             # Another one that leaves within the timeout counts with it, and waits for this long.
             if now_s - self._left[name][0] > session_timeout_s + settings.moves.mass_wait_s:
                 del self._left[name]
+        if any(name in view.hosts and view.hosts[name].state is HostState.UP for name in self._impaired_since_s):
+            self._recovered_s = now_s
         self._impaired_since_s = {
             name: self._impaired_since_s.get(name, now_s)
             for name, host in view.hosts.items()
@@ -260,8 +268,10 @@ class _Memory:
                 self._hot_since_s.pop(name, None)
 
     def impaired(self, wait_s: float) -> set[str]:
-        """Return the stores that have been impaired for `wait_s`."""
+        """Return the stores that have been impaired for `wait_s`; none soon after another one has recovered."""
         now_s = self._clock()
+        if now_s - self._recovered_s < _RECOVERY_WAIT_S:
+            return set()
         return {name for name, since_s in self._impaired_since_s.items() if now_s - since_s >= wait_s}
 
     def has_newly_impaired(self, wait_s: float) -> bool:

@@ -47,6 +47,8 @@ class ContainerHold:
         is_wanted: whether it is assigned to this store. Set by `want`.
         is_granted: whether the store may have its log open.
         prepares: whether it is made ready for the next store before it is released; not if the process must end.
+        is_log_silent: whether its log does not answer. Then it is not prepared, and the node is deleted before the
+            container is closed: both would wait for the log, and the next store shuts this one out anyway.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class ContainerHold:
         self.is_wanted: bool = True
         self.is_granted: bool = False
         self.prepares: bool = True
+        self.is_log_silent: bool = False
         self._path = f"{HELD_PATH}/{container_id}"
         self._sessions = sessions
         self._containers = containers
@@ -212,7 +215,7 @@ class ContainerHold:
         """Serve until the container may be released: also while it is prepared, as it may be wanted again by then."""
         while True:
             await self._serve()
-            if self._is_lost or not self.prepares:
+            if self._is_lost or self.is_log_silent or not self.prepares:
                 return
             try:
                 async with asyncio.timeout(self._settings.prepare_s):
@@ -227,6 +230,8 @@ class ContainerHold:
         """Close the container, and delete the node afterwards."""
         await self._note_closing()
         self._grant(False)
+        if self.is_log_silent and not self._is_lost:
+            await self._delete()
         while self.container_id in self._containers.held:
             self._signal.clear()
             if self.container_id in self._containers.held:

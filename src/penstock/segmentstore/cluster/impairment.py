@@ -23,10 +23,12 @@ class Impairment:
 
     Attributes:
         reason: why the store is impaired, for people; empty: it is not.
+        is_log_silent: whether the log is a reason: it does not answer, or did not until recently.
     """
 
     def __init__(self, settings: MemberSettings) -> None:
         self.reason: str = ""
+        self.is_log_silent: bool = False
         self._settings = settings
         self._seen_s: float | None = None
         self._problem_s = 0.0
@@ -47,6 +49,7 @@ class Impairment:
         self._seen_s = now_s
         self._note_log(min(elapsed_s, _INTERVALS_MAX * self._settings.check_s), log_problem_s)
         self._note_failures(now_s, own_failures)
+        self.is_log_silent = self._is_log_bad
         parts = []
         if self._is_log_bad:
             parts.append(f"its log has not answered for {log_problem_s:.0f} s" if log_problem_s else "its log recovers")

@@ -100,6 +100,7 @@ class LoadReporter:
 
     Attributes:
         impaired: why the store is impaired; empty: it is not.
+        is_log_silent: whether it is impaired because its log does not answer.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class LoadReporter:
         on_changed: Callable[[], None],
     ) -> None:
         self.impaired: str = ""
+        self.is_log_silent: bool = False
         self._source = source
         self._sessions = sessions
         self._settings = settings
@@ -138,7 +140,8 @@ class LoadReporter:
             if self._unanswered_since_s is not None:
                 problem_s = loop.time() - self._unanswered_since_s
             self._impairment.note(loop.time(), log_problem_s=problem_s, own_failures=counts.own_failures)
-            if bool(self._impairment.reason) != bool(self.impaired):
+            has_changed = bool(self._impairment.reason) != bool(self.impaired)
+            if has_changed or self._impairment.is_log_silent != self.is_log_silent:
                 self._log_change()
                 report_s = loop.time()
             if loop.time() >= report_s:
@@ -159,7 +162,7 @@ class LoadReporter:
             self._unanswered_since_s = None
 
     def _log_change(self) -> None:
-        self.impaired = self._impairment.reason
+        self.impaired, self.is_log_silent = self._impairment.reason, self._impairment.is_log_silent
         if self.impaired:
             _log.warning("store %s is impaired, other stores get its containers: %s", self._name, self.impaired)
         else:

@@ -234,6 +234,12 @@ class ClusterMember:
         state = HostState.IMPAIRED if self.impaired else HostState.UP
         self._host = msgspec.structs.replace(self._host, state=state)
         self._host_changed.set()
+        for hold in self._holds.values():
+            hold.is_log_silent = self._is_log_silent
+
+    @property
+    def _is_log_silent(self) -> bool:
+        return self._reporter is not None and self._reporter.is_log_silent
 
     # -- assignment ---------------------------------------------------------------------------------------------
 
@@ -316,6 +322,7 @@ class ClusterMember:
             incarnation=self._incarnation,
             on_granted=self._grant,
         )
+        hold.is_log_silent = self._is_log_silent
         self._holds[container_id] = hold
         task = asyncio.get_running_loop().create_task(hold.run(), name=f"hold of container {container_id}")
         self._tasks[container_id] = task
