@@ -167,6 +167,7 @@ class _ChildProcess:
         """See `HostedProcess.signal`."""
         if self._process.returncode is None:
             try:
-                self._process.send_signal(number)
+                # `send_signal` would take the exit code of a process that has just ended from its waiter.
+                os.kill(self.pid, number)
             except ProcessLookupError:
                 return
