@@ -194,7 +194,7 @@ def test_what_is_read_beyond_the_budget_is_bounded_in_each_delay() -> None:
         for _ in range(2):
             taken = 0
             while bench.socket.is_read:
-                bench.connection._received_bytes += piece  # As if so long a request had come, and waited.
+                bench.connection._ingest.received_bytes += piece  # As if so long a request had come, and waited.
                 bench.connection.note_outstanding(piece)
                 taken += piece
                 assert taken <= 3 * SETTINGS.receive_buffer_bytes
@@ -213,7 +213,7 @@ def test_requests_that_are_answered_do_not_stop_the_reading_beyond_the_budget() 
         bench.fill()
         await asyncio.sleep(SETTINGS.read_delay_s_max + 0.1)
         for _ in range(100):
-            bench.connection._received_bytes += SETTINGS.receive_buffer_bytes
+            bench.connection._ingest.received_bytes += SETTINGS.receive_buffer_bytes
             bench.connection.note_outstanding(1000)
             bench.connection.note_outstanding(-1000)
             assert bench.socket.is_read
@@ -251,7 +251,7 @@ def test_a_frame_longer_than_the_window_is_read_to_its_end() -> None:
 
     async def scenario() -> None:
         bench = Bench(replace(SETTINGS, ingest_window_bytes_min=10_000))
-        bench.connection._note_frames(4 * 1024 * 1024)
+        bench.connection._ingest.note_frames(4 * 1024 * 1024)
         assert bench.socket.is_read
 
     in_virtual_time(scenario)
@@ -280,7 +280,7 @@ def test_a_connection_that_is_read_on_takes_appends_again_when_its_own_are_done(
         await asyncio.sleep(SETTINGS.read_delay_s_max + 0.1)
         assert bench.socket.is_read
         assert bench.connection._appends._is_draining
-        bench.server.budget.forget(bench.connection)
+        bench.server.budget.forget(bench.connection._ingest)
         bench.connection.note_outstanding(-SETTINGS.unacknowledged_bytes_max - 1)
         assert not bench.connection._appends._is_draining
 

@@ -366,13 +366,13 @@ async def test_reads_that_need_storage_are_bounded_on_a_connection(
     (connection,) = service.server.connections
     await until(lambda: connection._reads.waiting_count == 20)
     assert len(connection._reads._tasks) == 3
-    assert not connection._is_reading
+    assert not connection._ingest.is_reading
     wire.send(ReadSegment(A, 100, 100, "", 20))
     other = await service.connect()
     await set_up(other)
     service.chunks.release("read")
     assert {(await wire.expect(SegmentRead)).request_id for _ in range(20)} == set(range(20))
-    assert connection._is_reading
+    assert connection._ingest.is_reading
     await service.store.append(A, b"abc")  # type: ignore[unreachable]
     assert (await wire.expect(SegmentRead)).request_id == 20
 
@@ -441,12 +441,12 @@ async def test_too_many_unacknowledged_bytes_stop_the_reading(serve: Callable[..
         await wire.writer.drain()
         await asyncio.sleep(0.002)  # Several reads: what one read brings is taken whole.
     (connection,) = service.server.connections
-    assert not connection._is_reading
+    assert not connection._ingest.is_reading
     assert 20_000 <= service.store.find(A)[1].length < 400_000
     service.logs.release_appends(0)
     while (await wire.expect(DataAppended)).event_number < 40:
         pass
-    assert connection._is_reading
+    assert connection._ingest.is_reading
 
 
 async def test_a_full_cache_holds_appends_until_storage_has_caught_up(
@@ -524,7 +524,7 @@ async def test_requests_behind_held_appends_are_answered_within_the_bound(
     assert acknowledged < 100
     # A turn of a busy machine may take longer than the bound of above: the writer would be sent away once more.
     (connection,) = service.server.connections
-    connection._settings = replace(connection._settings, read_delay_s_max=600.0)
+    connection._ingest.settings = replace(connection._ingest.settings, read_delay_s_max=600.0)
     wire.send(SetupAppend(2, W, A, ""))
     await until(lambda: W in connection._appends.held_appends or bool(connection._appends._waiting_set_ups))
     service.chunks.release("write")
@@ -592,12 +592,12 @@ async def test_slow_readers_together_hold_a_bounded_amount(serve: Callable[..., 
         slow.send(ReadSegment(A, 0, 1 << 19, "", number))
     await until(lambda: service.server.has_too_many_slow_replies)
     connection = next(connection for connection in service.server.connections if connection._slow_reply_bytes)
-    assert (connection.is_write_blocked, connection._is_reading) == (True, False)
+    assert (connection.is_write_blocked, connection._ingest.is_reading) == (True, False)
     assert len((await other.ask(ReadSegment(A, 0, 1 << 19, "", 1), SegmentRead)).data) == 64 * 1024
     for number in range(64):
         assert (await slow.expect(SegmentRead)).request_id == number
     await until(lambda: not service.server.slow_reply_bytes)
-    assert connection._is_reading
+    assert connection._ingest.is_reading
     assert len((await other.ask(ReadSegment(A, 0, 1 << 19, "", 1), SegmentRead)).data) == 1 << 19
 
 

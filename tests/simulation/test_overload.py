@@ -121,7 +121,7 @@ async def watch(cluster: SimulatedCluster, host: Host, found: list[str], peaks: 
         assert store is not None
         server = cluster.server(host)
         assert server is not None
-        held = sum(connection._outstanding_bytes for connection in server.connections)
+        held = sum(connection._ingest.outstanding_bytes for connection in server.connections)
         memory = accounted_bytes(store) + held
         allowed = CACHE_BYTES + CONTAINER_COUNT * OUTSTANDING_BYTES + len(server.connections) * CONNECTION_BYTES
         for name, value, limit in (("memory", memory, allowed), ("cache", store.cache.used_bytes, CACHE_BYTES)):

@@ -81,16 +81,16 @@ class ProgressMonitor:
                     f"all that it holds: at most {timeout_s:g} s are allowed (dead_peers.timeout_s)"
                 )
             if (
-                connection._is_reading
+                connection._ingest.is_reading
                 or connection.is_write_blocked
                 or len(connection._tasks) >= settings.requests_max
                 or host.is_held
             ):
                 continue
-            read, since_s = before.get(id(connection), (connection._received_bytes, now_s))
-            if read != connection._received_bytes:
+            read, since_s = before.get(id(connection), (connection._ingest.received_bytes, now_s))
+            if read != connection._ingest.received_bytes:
                 since_s = now_s
-            unread[id(connection)] = (connection._received_bytes, since_s)
+            unread[id(connection)] = (connection._ingest.received_bytes, since_s)
             if now_s - since_s > settings.read_delay_s_max + _READ_SLACK_S:
                 yield (
                     f"a connection was not read for {now_s - since_s:.0f} s: requests after its appends wait "
@@ -100,7 +100,7 @@ class ProgressMonitor:
 
 def _observe_memory(server: SegmentStoreServer) -> Iterator[str]:
     """Say when connections hold more than the budget for what comes in; each may be one read beyond its share."""
-    held = [connection._outstanding_bytes + connection._frame_bytes for connection in server.connections]
+    held = [connection._ingest.outstanding_bytes + connection._ingest.frame_bytes for connection in server.connections]
     budget = server.budget
     if sum(held) != budget.used_bytes:
         yield f"connections hold {sum(held)} bytes, their budget counts {budget.used_bytes}"

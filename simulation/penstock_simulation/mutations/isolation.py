@@ -9,11 +9,11 @@ from dataclasses import replace
 from penstock.model.errors import CorruptionError
 from penstock.runtime.disk import Disk
 from penstock.runtime.work import PoolSettings, WorkPools, WorkQueue
-from penstock.segmentstore.connection import Connection
 from penstock.segmentstore.container.reads.storage_turns import StorageTurns
 from penstock.segmentstore.container.reads.tail_waits import TailWaits
 from penstock.segmentstore.container.transients import TransientSegments
 from penstock.segmentstore.ingest_budget import IngestBudget
+from penstock.segmentstore.ingest_control import IngestControl
 from penstock.segmentstore.own_transients import OwnTransients
 from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.log_recovery import ChainFile
@@ -45,10 +45,10 @@ def _use_one_pool() -> Iterator[None]:
 
 
 def _let_reads_wait_behind_appends() -> AbstractContextManager[None]:
-    def begin_delay(self: Connection) -> None:
+    def begin_delay(self: IngestControl) -> None:
         """Block reads until there is room for appends."""
 
-    return patched(Connection, "_begin_delay", begin_delay)
+    return patched(IngestControl, "_begin_delay", begin_delay)
 
 
 def _lose_reads_of_what_was_put_away() -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Protocol, cast
 
 from penstock.model.errors import PenstockError, ProtocolError
@@ -23,7 +23,7 @@ from penstock.runtime.failure_levels import level_of
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.host_transients import HostTransients
 from penstock.segmentstore.ingest_budget import IngestBudget
-from penstock.segmentstore.ingest_window import IngestWindow
+from penstock.segmentstore.ingest_control import IngestControl
 from penstock.segmentstore.long_replies import LONG_REPLY_REQUESTS, LongReplies
 from penstock.segmentstore.mark_guard import MarkGuard
 from penstock.segmentstore.read_processor import ReadProcessor
@@ -133,24 +133,18 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_is_due = False
         self._acknowledgement_is_due = False
         self._reads_are_due = False
-        #: Bytes of unfinished requests, and of partly received frames.
-        self._outstanding_bytes = 0
-        self._frame_bytes = 0
-        self._is_reading = True
-        settings = server.settings
-        self._window = IngestWindow(
-            settings.ingest_window_bytes_min, settings.unacknowledged_bytes_max, settings.ingest_wait_s
+        self._ingest = IngestControl(
+            server.settings,
+            server.loop,
+            server.budget,
+            window_bytes_min=lambda: server.window_bytes_min,
+            sync_s=lambda: server.sync_s,
+            appends=self._appends,
+            may_read=self._may_read,
+            resumed=self._reading_resumed,
         )
-        #: Runs while the window is full: bytes that are old when it fires are excluded from the window.
-        self._window_timer: asyncio.TimerHandle | None = None
-        #: Ignore the budget until the connection holds less than its share: its writers got WrongHost.
-        self._reads_on = False
-        self._reads_on_since_bytes = self._reads_on_outstanding_bytes = 0
-        #: Runs while requests may wait behind unread appends; ends when what was there then has been read.
-        self._delay_timer: asyncio.TimerHandle | None = None
-        self._received_bytes = 0
-        self._delayed_through_bytes = 0
-        self._resumed_at_bytes = 0
+        #: See `Replies.note_outstanding`.
+        self.note_outstanding: Callable[[int], None] = self._ingest.note_outstanding
         self._is_greeted = False
         self.is_write_blocked: bool = False
         #: Bytes of replies that wait for a slow peer; they may keep evicted cache memory alive. 0: it is not slow.
@@ -169,13 +163,14 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         self._transport = cast(asyncio.Transport, transport)
+        self._ingest.open(self._transport)
         if self._server.is_stopping:
             # Accepted just before the listening socket was closed: it would never be served.
-            self._is_closed = True
+            self._is_closed = self._ingest.is_closed = True
             self._transport.abort()
             return
         if len(self._server.connections) >= self._settings.connections_max:
-            self._is_closed = True
+            self._is_closed = self._ingest.is_closed = True
             self._server.refuse(self._transport)
             return
         self._server.connections[self] = None
@@ -190,20 +185,15 @@ class Connection(asyncio.BufferedProtocol):
         Limited by the room in the window, with a minimum: all bytes read are in flight. With few connections that is
         the full length: long reads are cheapest.
         """
-        room = self._window.limit_bytes - self._outstanding_bytes
-        return self._receiver.get_buffer(max(room, self._server.window_bytes_min))
+        return self._receiver.get_buffer(self._ingest.room_bytes)
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
         receiver, appends = self._receiver, self._appends
         has_frames = False
-        self._received_bytes += nbytes
         try:
             receiver.received(nbytes)
-            if self._delay_timer is not None and (
-                not receiver.was_filled or self._received_bytes >= self._delayed_through_bytes
-            ):
-                self._end_delay()
+            self._ingest.note_received(nbytes, is_buffer_full=receiver.was_filled)
             while not self._is_closed:
                 if self._is_greeted:
                     buffer, start, end = receiver.unread
@@ -215,9 +205,7 @@ class Connection(asyncio.BufferedProtocol):
                 has_frames = True
                 self._handle(*frame)
             appends.submit_gathered()
-            frame_bytes = receiver.long_frame_bytes + appends.open_block_bytes
-            if frame_bytes != self._frame_bytes:
-                self._note_frames(frame_bytes)
+            self._ingest.note_frames(receiver.long_frame_bytes + appends.open_block_bytes)
         except ProtocolError as error:
             appends.submit_gathered()  # Everything received before it takes effect first.
             self.abort(str(error))
@@ -254,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slow_reply_bytes = waiting
         if waiting > settings.write_buffer_bytes_max or server.has_too_many_slow_replies:
             self.is_write_blocked = True
-            self._update_reading()
+            self._ingest.review()
 
     def _forget_slow_replies(self) -> None:
         self._server.slow_reply_bytes -= self._slow_reply_bytes
@@ -266,23 +254,21 @@ class Connection(asyncio.BufferedProtocol):
         self.is_write_blocked = False
         self._reads.resume()
         self._long_replies.resume()
-        self._update_reading()
+        self._ingest.review()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
         if isinstance(exc, TimeoutError):
             timeout_s = self._settings.dead_peers.timeout_s
             logger.info("dropped the connection of %s: nothing received for %g s", self._peer, timeout_s)
-        self._is_closed = True
+        self._is_closed = self._ingest.is_closed = True
         self._forget_slow_replies()
         self._cancel_timer()
-        self._end_delay()
-        if self._window_timer is not None:
-            self._window_timer.cancel()
+        self._ingest.close()
         self._tokens.close()
         self._server.forget(self)
         self._appends.close()
-        self._give_budget_back()
+        self._ingest.release()
         self._out.clear()
         self._reads.close()
         for task in self._tasks:
@@ -401,36 +387,6 @@ class Connection(asyncio.BufferedProtocol):
         """See `ReadReplies.has_too_many_slow_replies`."""
         return self._server.has_too_many_slow_replies
 
-    def note_outstanding(self, byte_count: int) -> None:
-        """See `Replies.note_outstanding`."""
-        if self._is_lost:
-            return  # All of it was already released.
-        budget = self._server.budget
-        budget.busy_count -= self._outstanding_bytes > 0
-        self._outstanding_bytes += byte_count
-        budget.busy_count += self._outstanding_bytes > 0
-        budget.add_requests(byte_count)
-        if byte_count > 0:
-            self._window.take(byte_count, self._loop.time())
-        else:
-            self._window.finish(-byte_count)
-        if byte_count > 0 or not self._is_reading or self._reads_on:
-            self._update_reading()
-
-    def _note_frames(self, byte_count: int) -> None:
-        self._server.budget.add_frames(byte_count - self._frame_bytes)
-        self._frame_bytes = byte_count
-        self._update_reading()
-
-    def _give_budget_back(self) -> None:
-        budget = self._server.budget
-        budget.busy_count -= self._outstanding_bytes > 0
-        budget.add_requests(-self._outstanding_bytes)
-        budget.add_frames(-self._frame_bytes)
-        self._outstanding_bytes = self._frame_bytes = 0
-        budget.forget(self)
-        self._is_lost = True
-
     def abort(self, reason: str) -> None:
         """See `Replies.abort`: queued replies are still sent."""
         if self._is_closed:
@@ -438,7 +394,7 @@ class Connection(asyncio.BufferedProtocol):
         logger.info("closing connection of %s: %s", self._transport.get_extra_info("peername"), reason)
         self._appends.send_acknowledgements()
         self._write_out()
-        self._is_closed = True
+        self._is_closed = self._ingest.is_closed = True
         self._transport.close()
         # A peer that reads nothing must not keep the connection alive.
         self._timer = self._loop.call_later(self._settings.drain_timeout_s, self._transport.abort)
@@ -475,96 +431,17 @@ class Connection(asyncio.BufferedProtocol):
             if not self.is_write_blocked:
                 self._long_replies.resume()
 
-    # Flow control.
+    def _may_read(self) -> bool:
+        return not (self.is_write_blocked or self._reads.is_full or len(self._tasks) >= self._settings.requests_max)
 
-    def _update_reading(self) -> None:
-        """Read the socket exactly while there is room for incoming data."""
-        if self._is_closed:
-            return
-        held_bytes = self._outstanding_bytes + self._frame_bytes
-        # A partly received frame can only be completed by reading: the window does not count it.
-        has_room = self._server.budget.lets_read(self, held_bytes) and self._is_within_window(self._outstanding_bytes)
-        if has_room:
-            if self._reads_on:
-                self._reads_on = False
-                self._appends.resume_writers()
-        elif self._reads_on:
-            if self._has_read_enough():
-                self._reads_on = False
-                self._begin_delay()
-        elif self._delay_timer is None:
-            self._begin_delay()
-        should_read = (has_room or self._reads_on) and not (
-            self.is_write_blocked or self._reads.is_full or len(self._tasks) >= self._settings.requests_max
-        )
-        if should_read == self._is_reading:
-            return
-        self._is_reading = should_read
-        if should_read:
-            self._resumed_at_bytes = self._received_bytes
-            if self._frame_deadline_s:
-                # Its rest may be in the receive queue: the time without reading does not count against the peer.
-                self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
-
-    def _is_within_window(self, under_way_bytes: int) -> bool:
-        window, now_s = self._window, self._loop.time()
-        if window.is_round_over(now_s):
-            window.bytes_min = self._server.window_bytes_min
-            window.turn(now_s, self._server.sync_s)
-        limit_bytes = window.limit_bytes
-        if under_way_bytes <= (limit_bytes if self._is_reading else limit_bytes * 3 // 4):
-            return True
-        if self._window_timer is None:
-            self._window_timer = self._loop.call_later(window.round_s_max, self._look_at_window)
-        return False
-
-    def _look_at_window(self) -> None:
-        self._window_timer = None
-        if not self._is_reading or self._reads_on:
-            self._update_reading()
+    def _reading_resumed(self) -> None:
+        if self._frame_deadline_s:
+            # Its rest may be in the receive queue: the time without reading does not count against the peer.
+            self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
 
     def review(self) -> None:
-        """See `Contributor.review` and `ReadReplies.review`."""
-        self._update_reading()
-
-    def _has_read_enough(self) -> bool:
-        """Whether everything queued behind the appends was read, and new data fill memory, too."""
-        room = self._settings.receive_buffer_bytes
-        return (
-            self._received_bytes - self._reads_on_since_bytes > 2 * room
-            and self._outstanding_bytes - self._reads_on_outstanding_bytes > room
-        )
-
-    def _begin_delay(self) -> None:
-        """Bound the time that data now in the receive queue may wait."""
-        # The kernel reserves twice this number.
-        self._delayed_through_bytes = self._received_bytes + 2 * self._settings.receive_buffer_bytes
-        self._delay_timer = self._loop.call_later(self._settings.read_delay_s_max, self._delay_is_over)
-
-    def _end_delay(self) -> None:
-        if self._delay_timer is not None:
-            self._delay_timer.cancel()
-            self._delay_timer = None
-
-    def _delay_is_over(self) -> None:
-        """Give up the appends that block the connection's other requests, and resume reading."""
-        self._delay_timer = None
-        if self._is_closed or (self._is_reading and self._received_bytes == self._resumed_at_bytes):
-            return  # Reading has resumed, and nothing was in the receive queue.
-        count = self._appends.reset_writers()
-        logger.info(
-            "reset %d writers of %s: no append of theirs could be accepted for %g s",
-            count,
-            self._transport.get_extra_info("peername"),
-            self._settings.read_delay_s_max,
-        )
-        self._reads_on = True
-        self._reads_on_since_bytes = self._received_bytes
-        self._reads_on_outstanding_bytes = self._outstanding_bytes
-        self._update_reading()
+        """See `ReadReplies.review`."""
+        self._ingest.review()
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         """See `Replies.spawn`."""
@@ -572,7 +449,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks.add(task)
         task.add_done_callback(self._request_done)
         if len(self._tasks) >= self._settings.requests_max:
-            self._update_reading()
+            self._ingest.review()
 
     @property
     def _peer_host(self) -> str:
@@ -598,8 +475,8 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 logger.error("request failed", exc_info=error)
             self.abort(f"request failed: {error!r}")
-        elif not self._is_reading:
-            self._update_reading()
+        elif not self._ingest.is_reading:
+            self._ingest.review()
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -613,7 +490,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = None
         if not self._frame_deadline_s:
             return
-        if not self._is_reading:
+        if not self._ingest.is_reading:
             # The server itself is not reading.
             self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
         if self._frame_deadline_s > self._loop.time():
