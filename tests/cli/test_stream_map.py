@@ -19,7 +19,9 @@ Run = Callable[..., Ran]
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
-def history_of(*epochs: list[tuple[int, float, float]], first: int = 0, count: int = 0, is_sealed: bool = False):
+def history_of(
+    *epochs: list[tuple[int, float, float]], first: int = 0, count: int = 0, is_sealed: bool = False
+) -> StreamHistory:
     """Return a history of segments, given as (id, low, high)."""
     made = tuple(
         StreamEpoch(

@@ -179,12 +179,13 @@ async def test_passing_faults_are_retried_and_lost_replies_of_conditional_writes
     offline = [ContainerOfflineError(1), ContainerOfflineError(1)]
     store = SegmentsMetadataStore(_Flaky(memory, offline), SETTINGS)  # type: ignore[arg-type]  # a stand-in by name
     await store.put(TABLE, [Write("a", b"1", VERSION_ABSENT)])
-    for call, is_repeated in (
+    calls: tuple[tuple[Callable[[SegmentsMetadataStore], Awaitable[object]], bool], ...] = (
         (lambda lost: lost.put(TABLE, [Write("a", b"2")]), True),
         (lambda lost: lost.get(TABLE, ["a"]), True),
         (lambda lost: lost.put(TABLE, [Write("b", b"2", VERSION_ABSENT)]), False),
         (lambda lost: lost.remove(TABLE, [Removal("a", 1)]), False),
-    ):
+    )
+    for call, is_repeated in calls:
         lost = SegmentsMetadataStore(_Flaky(memory, [OutcomeUnknownError("lost")]), SETTINGS)  # type: ignore[arg-type]  # ditto
         if is_repeated:
             await call(lost)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import Statistics
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.wire.commands import WireCommand
 from penstock.wire.connection import WireConnection
 from penstock.wire.statistics import Question, StoreReport, decode_question, decode_report, encode_message
 from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store
@@ -225,7 +227,7 @@ async def test_a_store_that_was_started_again_since_the_last_question_is_asked_a
     lost = 0
     request = WireConnection.request
 
-    async def loses_one(self, request_id, command, **others):
+    async def loses_one(self: WireConnection, request_id: int, command: WireCommand, **others: Any) -> object:
         nonlocal lost
         lost += 1
         if lost == 1:

@@ -10,13 +10,15 @@ from dataclasses import replace
 import pytest
 
 from penstock.controller.metadata import layout, record_store
-from penstock.controller.metadata.record_store import RecordStore
+from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.controller.metadata.records import (
+    ActiveTransaction,
     CommittingTransactions,
     StreamState,
     TransactionIndexEntry,
     TransactionStatus,
 )
+from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.transactions.lease_timers import OpenTransaction
@@ -83,6 +85,13 @@ def data_of(cluster):
     return [bytes(cluster.store.segments[segment_name("scope", "stream", segment)].data) for segment in (0, 1)]
 
 
+async def transaction_of(tables: StreamTables, transaction: TransactionId) -> Versioned[ActiveTransaction]:
+    """Return the record of a transaction, which exists."""
+    found = await tables.transaction(transaction)
+    assert found is not None
+    return found
+
+
 def is_gone(cluster, transaction):
     return not any(piece(transaction, segment) in cluster.store.segments for segment in (0, 1))
 
@@ -91,7 +100,7 @@ async def test_each_step_that_is_done_again_changes_nothing(cluster, started, on
     """S-132: creation, ping, both decisions, merge and abort. S-150, S-170: what follows from a decision, once."""
     tables, work = await tables_of(started), started.transactions.work
     kept, dropped = await begin(cluster, started, b"kept"), await begin(cluster, started, b"dropped")
-    created = await tables.transaction(kept)
+    created = await transaction_of(tables, kept)
     with pytest.raises(MetadataConflictError):
         await tables.create_transaction(kept, created.record)
     assert await tables.transaction(kept) == created
@@ -101,7 +110,7 @@ async def test_each_step_that_is_done_again_changes_nothing(cluster, started, on
     version = created.version
     for _ in range(2):
         assert await ping(started, kept, 20_000) is PingResult.OK
-        pinged = await tables.transaction(kept)
+        pinged = await transaction_of(tables, kept)
         assert pinged.version > version
         expected = replace(
             created.record,
@@ -116,7 +125,7 @@ async def test_each_step_that_is_done_again_changes_nothing(cluster, started, on
 
     for decide, transaction, decided in ((commit, kept, COMMITTING), (abort, dropped, ABORTING)):
         assert await decide(started, transaction) is decided
-        found = await tables.transaction(transaction)
+        found = await transaction_of(tables, transaction)
         assert found.record.status is decided
         assert await decide(started, transaction) is decided
         assert await tables.transaction(transaction) == found
@@ -169,14 +178,14 @@ async def test_a_decision_at_another_version_is_a_conflict(cluster, started, onl
     """S-135: the one that its lease's timer has seen is gone with a ping; without a version any will do."""
     tables, context = await tables_of(started), started._context
     first, second = await begin(cluster, started), await begin(cluster, started)
-    seen = (await tables.transaction(first)).version
+    seen = (await transaction_of(tables, first)).version
     await ping(started, first)
-    pinged = await tables.transaction(first)
+    pinged = await transaction_of(tables, first)
     with pytest.raises(MetadataConflictError):
         await decide_abort(context, tables, first, at_version=seen)
     assert await tables.transaction(first) == pinged
     assert await decide_abort(context, tables, first) is ABORTING
-    seen = (await tables.transaction(second)).version
+    seen = (await transaction_of(tables, second)).version
     assert await decide_abort(context, tables, second, at_version=seen) is ABORTING
 
 

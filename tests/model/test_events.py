@@ -37,7 +37,7 @@ def test_long_payload_has_a_full_header() -> None:
 
 
 @given(payloads)
-def test_framed_events_come_back(events):
+def test_framed_events_come_back(events: list[bytes]) -> None:
     data = frame_events(events)
     assert split_events(data) == (events, len(data))
     assert split_events(memoryview(data)) == (events, len(data))
@@ -47,7 +47,7 @@ def test_framed_events_come_back(events):
 
 
 @given(payloads, st.integers(0, 2000))
-def test_cut_event_is_left_for_later(events, cut):
+def test_cut_event_is_left_for_later(events: list[bytes], cut: int) -> None:
     data = frame_events(events)
     cut = min(cut, len(data))
     found, used = split_events(data[:cut])
@@ -62,7 +62,7 @@ def test_cut_event_is_left_for_later(events, cut):
     ("code", "length", "message"),
     [(7, 3, "type code is 7"), (-1, 0, "type code is -1"), (0, -1, "length is -1"), (0, -(2**31), "length is -2147")],
 )
-def test_bad_header_is_reported_with_its_place(code, length, message):
+def test_bad_header_is_reported_with_its_place(code: int, length: int, message: str) -> None:
     data = frame_event(b"good") + struct.pack(">ii", code, length) + b"xxx"
     for parse, expected in ((split_events, [b"good"]), (event_starts, [0])):
         # The events before the header are delivered; the call that starts at the header raises.
@@ -82,7 +82,7 @@ def test_length_is_known_once_the_header_is_whole() -> None:
 
 
 @given(payloads, st.lists(st.integers(1, 50), min_size=1, max_size=20), st.integers(0, 10**12))
-def test_assembler_gives_the_same_events_for_any_cut(events, cuts, offset):
+def test_assembler_gives_the_same_events_for_any_cut(events: list[bytes], cuts: list[int], offset: int) -> None:
     data = frame_events(events)
     assembler = EventAssembler("s", offset)
     found: list[bytes] = []
@@ -125,7 +125,9 @@ def test_assembler_reports_a_bad_header_at_its_offset() -> None:
 
 
 @given(st.lists(st.binary(max_size=30), max_size=40), st.lists(st.integers(1, 200), max_size=20))
-def test_an_assembler_returns_every_event_before_a_damaged_header_for_any_blocks(events, sizes):
+def test_an_assembler_returns_every_event_before_a_damaged_header_for_any_blocks(
+    events: list[bytes], sizes: list[int]
+) -> None:
     data = frame_events(events) + b"\xff" * 20 + frame_events([b"after"])
     assembler = EventAssembler("s", 70)
     found, at = [], 0
@@ -144,7 +146,9 @@ def test_an_assembler_returns_every_event_before_a_damaged_header_for_any_blocks
 
 
 @given(st.integers(0, 300), st.integers(0, 60), st.binary(max_size=30), st.data())
-def test_events_of_one_length_are_split_like_any_others(length, count, rest, data):
+def test_events_of_one_length_are_split_like_any_others(
+    length: int, count: int, rest: bytes, data: st.DataObject
+) -> None:
     """Also when one of very many has another length, or is none, and when something follows that is shorter."""
     events = [bytes([index % 256]) * length for index in range(16 + count * 100)]
     framed = bytearray(frame_events(events) + frame_events([b"short"]) + rest)

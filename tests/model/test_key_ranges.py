@@ -14,7 +14,7 @@ from penstock.model.key_ranges import KeyRange, initial_ranges, merged, tiles
 
 
 @pytest.mark.parametrize("count", [1, 2, 6, 49, 98, 103, 107, 161, 1000])
-def test_initial_ranges_tile_and_end_at_exactly_one(count):
+def test_initial_ranges_tile_and_end_at_exactly_one(count: int) -> None:
     """K-3: counts for which the product of index and width misses 1.0 are among these."""
     ranges = initial_ranges(count)
     assert len(ranges) == count
@@ -25,7 +25,7 @@ def test_initial_ranges_tile_and_end_at_exactly_one(count):
 
 
 @given(st.integers(1, 2000))
-def test_any_number_of_initial_ranges_tiles(count):
+def test_any_number_of_initial_ranges_tiles(count: int) -> None:
     """K-3 for every count up to 2000: no empty range, nothing missing."""
     ranges = initial_ranges(count)
     assert all(keys.is_valid() for keys in ranges)
@@ -63,7 +63,7 @@ def test_touching_ranges_do_not_overlap() -> None:
         [(1.0, 0.0)],
     ],
 )
-def test_gaps_overlaps_and_nonsense_do_not_tile(bounds):
+def test_gaps_overlaps_and_nonsense_do_not_tile(bounds: list[tuple[float, float]]) -> None:
     """Each way to miss the key space."""
     assert not tiles([KeyRange(*pair) for pair in bounds])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from penstock.model.errors import InvalidArgumentError
@@ -34,7 +36,7 @@ def test_scaling_policies_hold_what_the_wire_carries() -> None:
         lambda: Retention.by_size(1 << 63),
     ],
 )
-def test_impossible_policies_are_refused(make):
+def test_impossible_policies_are_refused(make: Callable[[], object]) -> None:
     """Values at and beyond each bound."""
     with pytest.raises(InvalidArgumentError):
         make()
@@ -66,7 +68,7 @@ def test_configuration_drops_duplicate_tags_and_keeps_their_order() -> None:
         StreamConfig(tags=("x" * 256,)),
     ],
 )
-def test_configuration_out_of_bounds_is_refused(config):
+def test_configuration_out_of_bounds_is_refused(config: StreamConfig) -> None:
     """One past each bound; the values just inside are fine."""
     with pytest.raises(InvalidArgumentError):
         config.checked()

@@ -25,7 +25,7 @@ def test_text_is_exact_and_sorted_by_segment_number() -> None:
 
 
 @given(st.dictionaries(st.integers(0, 2**63 - 1), st.integers(-1, 2**63 - 1), max_size=20))
-def test_any_cut_survives_text_and_pickle(positions):
+def test_any_cut_survives_text_and_pickle(positions: dict[int, int]) -> None:
     """Encode and decode; hash and equality go together."""
     cut = StreamCut("scope", "_stream.1-x", positions)
     copies = [StreamCut.from_text(cut.to_text()), pickle.loads(pickle.dumps(cut))]
@@ -70,7 +70,7 @@ def test_positions_cannot_be_changed() -> None:
         '{"v":1,"scope":"a","stream":"b","positions":[]}',
     ],
 )
-def test_other_text_is_refused(text):
+def test_other_text_is_refused(text: str) -> None:
     """Wrong JSON, wrong version, wrong type or value at every field."""
     with pytest.raises(InvalidArgumentError):
         StreamCut.from_text(text)
@@ -97,7 +97,7 @@ def unpacked(text: str) -> bytes:
 
 
 @pytest.mark.parametrize(("positions", "text"), JAVA)
-def test_the_text_of_pravegas_clients_is_read_and_written(positions, text):
+def test_the_text_of_pravegas_clients_is_read_and_written(positions: dict[int, int], text: str) -> None:
     """What Java has written is read; what is written says the same, with the segments in order, and the same header."""
     cut = StreamCut("shop", "orders", positions)
     assert StreamCut.from_text(text) == cut
@@ -138,7 +138,7 @@ def test_the_text_of_pravegas_clients_is_read_and_written(positions, text):
         base64.b64encode(gzip.compress(b"0:shop/orders:0:0:\xff", mtime=0)).decode(),
     ],
 )
-def test_damaged_texts_of_pravegas_clients_are_refused(text):
+def test_damaged_texts_of_pravegas_clients_are_refused(text: str) -> None:
     """Cut off, changed, with something behind, of another format, with what no segment has, or far too long."""
     assert is_cut_text(text)
     with pytest.raises(InvalidArgumentError):

@@ -20,7 +20,7 @@ def described(serialized: bytes) -> FileDescriptorProto:
     return FileDescriptorProto.FromString(serialized)
 
 
-def test_generated_code_is_up_to_date(tmp_path, monkeypatch):
+def test_generated_code_is_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile the .proto again with whatever grpcio-tools is installed: it must describe the same messages."""
     pytest.importorskip("grpc_tools")
     assert generate(PACKAGE.parents[1], tmp_path) == 0
@@ -72,7 +72,7 @@ def test_what_is_added_is_a_service_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["controller", "additions"])
-def test_generated_code_asks_for_no_newer_libraries_than_the_project_does(name):
+def test_generated_code_asks_for_no_newer_libraries_than_the_project_does(name: str) -> None:
     """The guards in the generated modules name protobuf 6.31.1 and grpcio 1.76.0."""
     assert "# Protobuf Python Version: 6.31." in (PACKAGE / f"{name}_pb2.py").read_text()
     assert "GRPC_GENERATED_VERSION = '1.76.0'" in (PACKAGE / f"{name}_pb2_grpc.py").read_text()
@@ -89,7 +89,7 @@ def test_generated_code_asks_for_no_newer_libraries_than_the_project_does(name):
         ("SuccessorResponse.SegmentEntry", "value", 2),
     ],
 )
-def test_fields_have_the_numbers_of_the_wire(message, field, number):
+def test_fields_have_the_numbers_of_the_wire(message: str, field: str, number: int) -> None:
     """Samples of the numbers that are easiest to get wrong."""
     found = controller_pb2.DESCRIPTOR
     kind = found.message_types_by_name[message.split(".")[0]]

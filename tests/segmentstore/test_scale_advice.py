@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -26,7 +27,7 @@ def load(rates: tuple[float, float, float, float], *, age_s: float, silent_s: fl
     return SegmentStatistics(NAME, age_s, silent_s, 1, 1, Rates(*rates), NONE, int(ScalingKind.BY_EVENT_RATE), TARGET)
 
 
-def simulated(rate_at, duration_s: int, *, merged_life_s: float = 0.0) -> Statistics:
+def simulated(rate_at: Callable[[int], int], duration_s: int, *, merged_life_s: float = 0.0) -> Statistics:
     """Return statistics after `duration_s` of a scan every second; `rate_at(second)`: events that come then."""
     statistics = Statistics(0, StatisticsSettings(), 0.0)
     for second in range(1, duration_s + 1):
@@ -41,7 +42,9 @@ def simulated(rate_at, duration_s: int, *, merged_life_s: float = 0.0) -> Statis
     return statistics
 
 
-def advice_after(rate_at, duration_s: int, settings: ScaleAdviceSettings = AT_ONCE) -> ScaleAdvice | None:
+def advice_after(
+    rate_at: Callable[[int], int], duration_s: int, settings: ScaleAdviceSettings = AT_ONCE
+) -> ScaleAdvice | None:
     known = simulated(rate_at, duration_s).load(1, float(duration_s))
     return None if known is None else advise(known, settings)
 
@@ -61,7 +64,9 @@ def advice_after(rate_at, duration_s: int, settings: ScaleAdviceSettings = AT_ON
         ((0, 0, 730, 0), 601, 7),
     ],
 )
-def test_each_window_asks_for_a_split_above_its_own_threshold(rates, age_s, splits) -> None:
+def test_each_window_asks_for_a_split_above_its_own_threshold(
+    rates: tuple[float, float, float, float], age_s: float, splits: int | None
+) -> None:
     """S-249, S-250: above 5, 2 and 1 times the target, not at it, once it was watched for longer than the window."""
     found = advise(load(rates, age_s=age_s), AT_ONCE)
     assert found == (None if splits is None else ScaleAdvice(NAME, ScaleDirection.UP, splits))
@@ -79,7 +84,9 @@ def test_each_window_asks_for_a_split_above_its_own_threshold(rates, age_s, spli
         ((0, 0, 0, 0), 1201, True),
     ],
 )
-def test_a_segment_is_cold_when_all_averages_are_low(rates, age_s, is_cold) -> None:
+def test_a_segment_is_cold_when_all_averages_are_low(
+    rates: tuple[float, float, float, float], age_s: float, is_cold: bool
+) -> None:
     """S-251: 2, 5 and 10 minutes below the target, 20 below half of it, watched for more than 20 minutes."""
     found = advise(load(rates, age_s=age_s), AT_ONCE)
     assert found == (ScaleAdvice(NAME, ScaleDirection.DOWN) if is_cold else None)
@@ -98,7 +105,9 @@ def test_a_segment_is_cold_when_all_averages_are_low(rates, age_s, is_cold) -> N
         ((99, 99, 99, 49), 10.0, None),
     ],
 )
-def test_how_long_a_segment_is_watched_is_told_in_the_unit_of_the_windows(rates, age_s, direction) -> None:
+def test_how_long_a_segment_is_watched_is_told_in_the_unit_of_the_windows(
+    rates: tuple[float, float, float, float], age_s: float, direction: ScaleDirection | None
+) -> None:
     """Windows of half a second times 2, 5, 10 and 20 are waited for, not minutes."""
     found = advise(load(rates, age_s=age_s), AT_ONCE, 0.5)
     assert (found and found.direction) == direction
@@ -179,7 +188,9 @@ def test_a_steady_load_is_judged_by_its_rate_alone(rate: int, minutes: int, targ
     rates=st.tuples(*[st.floats(0, 1e6)] * 4), age_s=st.floats(0, 1e5), silent_s=st.floats(0, 1200),
     more=st.floats(1, 100),
 )  # fmt: skip
-def test_more_load_never_asks_for_a_merge_where_less_asked_for_none(rates, age_s, silent_s, more) -> None:
+def test_more_load_never_asks_for_a_merge_where_less_asked_for_none(
+    rates: tuple[float, float, float, float], age_s: float, silent_s: float, more: tuple[float, float, float, float]
+) -> None:
     """Advice moves one way with the load: from merge over nothing to split, into more and more parts."""
 
     def heat(found: ScaleAdvice | None) -> int:

@@ -70,7 +70,7 @@ def test_averages_converge_to_the_true_rate() -> None:
 
 
 @pytest.mark.parametrize("unit_s", [0.5, 6.0, 600.0])
-def test_windows_are_as_long_as_the_unit_says(unit_s) -> None:
+def test_windows_are_as_long_as_the_unit_says(unit_s: float) -> None:
     """The same ticks, as much shorter or longer as the unit is, give the same averages of the same rates."""
     usual, scaled = MovingRates(5.0), MovingRates(5.0 * unit_s / 60, unit_s)
     for count in (500, 0, 20, 900):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
 
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
@@ -59,7 +61,10 @@ def pass_time(service: ControllerService, seconds: float) -> None:
     service.transactions.work.timers._time._lost_s -= seconds
 
 
-def run_with_leaps(main):
+T = TypeVar("T")
+
+
+def run_with_leaps(main: Callable[[Callable[[float], None]], Coroutine[object, object, T]]) -> T:
     """Run `main(leap)` in an event loop; `leap(seconds)` lets the loop find its clock ahead, as after a suspension."""
     loop = asyncio.SelectorEventLoop()
     real, ahead = loop.time, [0.0]

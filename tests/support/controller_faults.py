@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from penstock.model.errors import OutcomeUnknownError, PenstockError
 from penstock_simulation.memory_segments import MemorySegments
@@ -29,10 +30,10 @@ class BlockedSegments(OneByOne):
         self.is_blocked = False
         self._released.set()
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         call = getattr(self.store, name)
 
-        async def forward(segment, *arguments, **options):
+        async def forward(segment: Any, *arguments: Any, **options: Any) -> object:
             is_data = isinstance(segment, str) and "/_tables/" not in segment
             is_meant = is_data and self.call_name in (None, name) and self.is_of_blocked(segment)
             if self.is_blocked and is_meant:
@@ -63,10 +64,10 @@ class ScriptedSegments(OneByOne):
         except PenstockError:
             return
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         call = getattr(self.store, name)
 
-        async def forward(*arguments, **options):
+        async def forward(*arguments: Any, **options: Any) -> object:
             self.calls += 1
             error = self.rule(name, arguments)
             if error is not None:
@@ -92,10 +93,10 @@ class StalledSegments(OneByOne):
     def stall_at(self, at: int) -> None:
         self.count, self.at = 0, at
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         call = getattr(self.store, name)
 
-        async def forward(*arguments, **options):
+        async def forward(*arguments: Any, **options: Any) -> object:
             if name in WRITES:
                 self.count += 1
                 if self.count == self.at:

@@ -9,16 +9,31 @@ however often it was. At the end of all steps nothing may be left.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from penstock.controller.metadata import layout
+from penstock.controller.ownership.buckets import Buckets
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
+from penstock_simulation.memory_segments import MemorySegments
 from support.failing_segments import FailingSegments, Fault, attempt
+from support.in_process_cluster import InProcessCluster
 
+#: Plays a script of a type on a cluster, with a fault at a write; returns the number of writes.
+Play = Callable[[InProcessCluster, "type[Script]", int, Fault], Awaitable[int]]
 SETTINGS = ControllerSettings(retry_delay_ms_first=0, retry_delay_ms_max=0, transaction_id_range=3, removal_delay_ms=0)
 
 
-async def run(cluster, script_type, at: int, fault: Fault, *, again_at: int = 0) -> int:
+class Script(Protocol):
+    """See the module."""
+
+    def __init__(self, store: MemorySegments) -> None: ...
+
+    def steps(self) -> Sequence[Callable[[ControllerService], Awaitable[object]]]: ...
+
+
+async def run(cluster: InProcessCluster, script_type: type[Script], at: int, fault: Fault, *, again_at: int = 0) -> int:
     """Run a script with a fault at write `at`; return the number of writes that it took.
 
     With `again_at` the controller that comes after the first death dies at its own write of that number.
@@ -44,7 +59,7 @@ async def run(cluster, script_type, at: int, fault: Fault, *, again_at: int = 0)
     return failing.count
 
 
-async def run_with_survivor(cluster, script_type, at: int, fault: Fault) -> int:
+async def run_with_survivor(cluster: InProcessCluster, script_type: type[Script], at: int, fault: Fault) -> int:
     """As `run`, with another controller that is alive all the time; it alone continues when the first one has died."""
     store = cluster.store
     failing = FailingSegments(store, at, fault)
@@ -70,7 +85,9 @@ async def run_with_survivor(cluster, script_type, at: int, fault: Fault) -> int:
     return failing.count
 
 
-async def at_each_write(play, fresh, script_type, fault: Fault) -> None:
+async def at_each_write(
+    play: Play, fresh: Callable[[], InProcessCluster], script_type: type[Script], fault: Fault
+) -> None:
     """Play a script (`run` or `run_with_survivor`) once for each of its writes, failing there."""
     writes = await play(fresh(), script_type, 0, fault)
     assert writes > 100
@@ -81,14 +98,17 @@ async def at_each_write(play, fresh, script_type, fault: Fault) -> None:
             raise AssertionError(f"{fault.value}, at write {at} of {writes}") from error
 
 
-class AllBuckets:
+class AllBuckets(Buckets):
     """All streams are this controller's."""
 
-    def owned(self, scope, stream) -> bool:
+    def __init__(self) -> None:
+        """Hold nothing: ownership is not asked of a coordinator."""
+
+    def owned(self, scope: str, stream: str) -> bool:
         return True
 
 
-async def _check_end(cluster, service) -> None:
+async def _check_end(cluster: InProcessCluster, service: ControllerService) -> None:
     """Check that nothing is left, once a last controller has looked."""
     store = cluster.store
     await service.idle()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from penstock.controller.metadata.records import SegmentRecord
+from penstock.controller.metadata.records import EpochRecord, SegmentRecord
 from penstock.controller.steps import at_once
-from penstock.controller.stream_cuts import Between, Change, PositionFold, ValidityFold
+from penstock.controller.stream_cuts import Between, Change, Position, PositionFold, ValidityFold
 
 
-def tiling(count, epoch, first_number):
+def tiling(count: int, epoch: int, first_number: int) -> tuple[SegmentRecord, ...]:
     """Return so many segments of equal ranges, made in an epoch."""
     bounds = [index / count for index in range(count)] + [1.0]
     return tuple(
@@ -18,7 +19,7 @@ def tiling(count, epoch, first_number):
     )
 
 
-def changes_of(epochs):
+def changes_of(epochs: Sequence[EpochRecord]) -> list[Change]:
     """Return what changed with each epoch but the first."""
     result = []
     for before, epoch in pairwise(epochs):
@@ -28,7 +29,7 @@ def changes_of(epochs):
     return result
 
 
-def position_of(cut, epochs):
+def position_of(cut: Mapping[int, int], epochs: Sequence[EpochRecord]) -> Position:
     """Find a cut in these epochs."""
     fold = PositionFold(cut)
     at_once(fold.begin(epochs[0].segments))
@@ -36,7 +37,7 @@ def position_of(cut, epochs):
     return at_once(fold.position())
 
 
-def is_valid_cut(cut, epochs):
+def is_valid_cut(cut: Mapping[int, int], epochs: Sequence[EpochRecord]) -> bool:
     """Say whether readers can have come to a cut, told the history from the first to the last epoch of its span."""
     position = position_of(cut, epochs)
     fold = ValidityFold(position)
@@ -48,7 +49,7 @@ def is_valid_cut(cut, epochs):
     return fold.is_valid
 
 
-def segments_between(start, end, epochs):
+def segments_between(start: Position, end: Position, epochs: Sequence[EpochRecord]) -> list[SegmentRecord]:
     """Return the segments between two positions, by id."""
     between = at_once(Between.of([start], [end]))
     found = {segment.id: segment for epoch in epochs for segment in epoch.segments if between.has(segment)}

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 from penstock.model.errors import StorageError
+
+Call = Callable[..., Awaitable[object]]
 
 
 class Failing:
@@ -12,7 +17,7 @@ class Failing:
              "truncate_segment", "truncate_segments", "delete_segments",
              "table_get", "table_put", "table_remove", "table_entries")  # fmt: skip
 
-    def __init__(self, store, step, *, is_applied):
+    def __init__(self, store: object, step: int, *, is_applied: bool) -> None:
         self.store = store
         self.left = step
         self.is_applied = is_applied
@@ -21,8 +26,8 @@ class Failing:
         for name in self.CALLS:
             setattr(store, name, self.wrap(getattr(store, name)))
 
-    def wrap(self, call):
-        async def wrapped(*arguments, **options):
+    def wrap(self, call: Call) -> Call:
+        async def wrapped(*arguments: Any, **options: Any) -> object:
             if self.is_dead:
                 raise StorageError("the controller is gone")
             self.left -= 1

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
+from typing import Any
 
+from penstock.controller.service import ControllerService
 from penstock.model.errors import OutcomeUnknownError, PenstockError, StorageError
+from penstock.model.segments import SegmentInfo
 from penstock.runtime.bulk import for_each
 from penstock_simulation.memory_segments import MemorySegments
 
@@ -31,13 +35,13 @@ class DeadError(StorageError):
 class OneByOne:
     """Does what bulk calls are to do by calls for each segment: a wrapper's faults strike at each of these."""
 
-    async def segment_infos(self, segments):
+    async def segment_infos(self, segments: Sequence[str]) -> list[SegmentInfo | PenstockError]:
         return await for_each(segments, self.segment_info, 64)
 
-    async def delete_segments(self, segments):
+    async def delete_segments(self, segments: Sequence[str]) -> list[PenstockError | None]:
         return await for_each(segments, self.delete_segment, 64)
 
-    async def truncate_segments(self, offsets):
+    async def truncate_segments(self, offsets: Sequence[tuple[str, int]]) -> list[PenstockError | None]:
         return await for_each(offsets, lambda one: self.truncate_segment(*one), 64)
 
 
@@ -55,10 +59,10 @@ class FailingSegments(OneByOne):
     def is_dead(self) -> bool:
         return self.died.is_set()
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         call = getattr(self.store, name)
 
-        async def forward(*arguments, **options):
+        async def forward(*arguments: Any, **options: Any) -> object:
             if self.is_dead:
                 raise DeadError("dead")
             if name not in WRITES:
@@ -79,7 +83,9 @@ class FailingSegments(OneByOne):
         return forward
 
 
-async def attempt(step, service, failing) -> bool:
+async def attempt(
+    step: Callable[[ControllerService], Awaitable[object]], service: ControllerService, failing: FailingSegments
+) -> bool:
     """Run a step until it ends or its controller dies; say whether it succeeded."""
     task = asyncio.ensure_future(step(service))
     death = asyncio.ensure_future(failing.died.wait())

@@ -16,7 +16,7 @@ from penstock_simulation.simulated.late_requests import LateRequests, LateReques
 AT_ONCE = 0.0
 
 
-def make(duplicate_rate, stuck_rate, seed=1):
+def make(duplicate_rate: float, stuck_rate: float, seed: int = 1) -> tuple[MemorySegments, LateRequests, Counter[str]]:
     store, counts = MemorySegments(), Counter()
     settings = LateRequestSettings(duplicate_rate, stuck_rate, AT_ONCE)
     return store, LateRequests(store, random.Random(seed), settings, counts), counts

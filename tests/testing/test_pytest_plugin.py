@@ -42,7 +42,7 @@ def test_another_has_a_stream_of_its_own_on_the_same_server(penstock_client, pen
 
 
 @pytest.mark.parametrize("also_named_by", ["no one", "the application"])
-def test_an_application_gets_a_server_a_client_and_a_stream(tmp_path, also_named_by):
+def test_an_application_gets_a_server_a_client_and_a_stream(tmp_path: Path, also_named_by: str) -> None:
     """The installed plugin is found by pytest itself; an application that names it too does not load it twice."""
     if also_named_by == "the application":
         (tmp_path / "conftest.py").write_text('pytest_plugins = ["penstock.testing.pytest_plugin"]\n')
@@ -55,7 +55,7 @@ def test_an_application_gets_a_server_a_client_and_a_stream(tmp_path, also_named
     assert "2 passed" in ended.stdout
 
 
-def test_the_snippets_of_the_guide_are_tests_that_pass(tmp_path):
+def test_the_snippets_of_the_guide_are_tests_that_pass(tmp_path: Path) -> None:
     """As they stand there, in one file."""
     guide = Path(__file__).parents[2] / "docs" / "guide" / "testing-applications.md"
     found = re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.MULTILINE | re.DOTALL)

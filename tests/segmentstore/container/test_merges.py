@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from types import FrameType
 
 import pytest
 
 from penstock.model.errors import InvalidArgumentError, SegmentSealedError
+from penstock.model.segments import Buffer
+from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.settings import CacheSettings
+from penstock.segmentstore.tier1.durable_log import DurableLog
 from support.containers import Incarnations, append, read_all
 
 TARGET = "s/a/0.#epoch.0"
@@ -29,21 +32,23 @@ def source(number: int) -> str:
     return f"{TARGET}#transaction.{number:032x}"
 
 
-async def fill(container, count: int) -> None:
+async def fill(container: SegmentContainer, count: int) -> None:
     await container.create(TARGET)
     for number in range(count):
         await container.create(source(number))
         await append(container, source(number), b"%04d" % number)
 
 
-async def test_a_batch_of_merges_waits_for_few_writes_to_the_log(lives: Incarnations, monkeypatch) -> None:
+async def test_a_batch_of_merges_waits_for_few_writes_to_the_log(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """50 sources: all are accepted before the first is durable, so writes of the log do not grow with their number."""
     container = await lives.start()
     await fill(container, 50)
     writes = 0
     original = type(container.log).append
 
-    def counted(self, buffers, length):
+    def counted(self: DurableLog, buffers: Sequence[Buffer], length: int) -> object:
         nonlocal writes
         writes += 1
         return original(self, buffers, length)
@@ -94,7 +99,7 @@ async def test_a_source_that_comes_twice_or_never_was_counts_as_merged(lives: In
     assert await container.merges.merge_all(TARGET, [source(0)]) == [(8, None)]
 
 
-async def test_a_merge_takes_the_same_work_whatever_the_sources_size(monkeypatch) -> None:
+async def test_a_merge_takes_the_same_work_whatever_the_sources_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """One append of ten bytes, 2000 of them, or 10 MB, none of it in storage yet: as many lines of code, as many bytes
     of the log. What storage takes later is not the merge's.
     """
@@ -106,7 +111,7 @@ async def test_a_merge_takes_the_same_work_whatever_the_sources_size(monkeypatch
     logged = 0
     original = type(container.log).append
 
-    def counted(self, buffers, length):
+    def counted(self: DurableLog, buffers: Sequence[Buffer], length: int) -> object:
         nonlocal logged
         logged += length
         return original(self, buffers, length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -10,6 +11,7 @@ from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.pending_work import DeleteGroup, SealStream, Subject, SubjectKind
 from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.service import ControllerService
 from penstock.model.policies import StreamConfig
 from penstock.runtime.disk import LocalDisk
@@ -19,7 +21,7 @@ from penstock_simulation.memory_segments import MemorySegments
 
 
 @pytest.fixture
-async def service(monkeypatch):
+async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ControllerService]:
     """A controller with a stream; the check does not wait."""
     monkeypatch.setattr(controller, "_TIMEOUT_S", 0.0)
     store = MemorySegments()
@@ -36,24 +38,24 @@ async def service(monkeypatch):
     await made.stop()
 
 
-async def test_a_controller_at_rest_has_nothing_left(service):
+async def test_a_controller_at_rest_has_nothing_left(service: ControllerService) -> None:
     """Also with the fences of announcements in the same tables."""
     assert await controller.check_controller(service) == []
 
 
-async def test_an_announcement_that_nobody_follows_is_told(service):
+async def test_an_announcement_that_nobody_follows_is_told(service: ControllerService) -> None:
     """Of a stream; with the stream's name."""
     await service._context.begin(Subject(SubjectKind.STREAM, "scope", "stream"), SealStream(), "id")
     assert await controller.check_controller(service) == ["work on stream scope/stream is announced, and not done"]
 
 
-async def test_an_announcement_on_a_group_that_nobody_follows_is_told(service):
+async def test_an_announcement_on_a_group_that_nobody_follows_is_told(service: ControllerService) -> None:
     """Of a group; with the group's name."""
     await service._context.begin(Subject(SubjectKind.GROUP, "scope", "group"), DeleteGroup(), "id")
     assert await controller.check_controller(service) == ["work on reader group scope/group is announced, and not done"]
 
 
-async def test_a_stream_in_a_passing_state_is_told(service):
+async def test_a_stream_in_a_passing_state_is_told(service: ControllerService) -> None:
     """Its announcement is gone, and its state remains."""
     tables = await service._catalog.on_stream("scope", "stream", _itself)
     await tables.set_state(StreamState.TRUNCATING)
@@ -61,5 +63,5 @@ async def test_a_stream_in_a_passing_state_is_told(service):
     assert "scope/stream is truncating" in violation
 
 
-async def _itself(tables):
+async def _itself(tables: StreamTables) -> StreamTables:
     return tables
