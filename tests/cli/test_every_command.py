@@ -97,7 +97,8 @@ LOCAL = {
     "settings show", "doctor",
     "storage survey", "storage import", "storage export",
     "cluster init", "cluster status", "cluster stores", "cluster containers", "cluster drain", "cluster undrain",
-    "cluster move", "cluster balance",
+    "cluster move", "cluster balance", "cluster log list", "cluster log enable", "cluster log disable",
+    "cluster log salvage", "cluster sweep",
 }  # fmt: skip
 
 
@@ -202,6 +203,11 @@ BAD_INPUT = {
     "cluster undrain": [[], ["a"]],
     "cluster move": [[], ["x", "a"], ["1", "a"]],
     "cluster balance": [["extra"], []],
+    "cluster log list": [["extra"], []],
+    "cluster log enable": [[], ["x"], ["-1"], ["0"]],
+    "cluster log disable": [[], ["x"], ["-1"], ["0"]],
+    "cluster log salvage": [[], ["x"], ["-1"], ["0"]],
+    "cluster sweep": [["extra"], []],
     "quickstart": [["extra"], ["--no-such-option"]],
     "version": [["extra"]],
     "log list": [["extra"], ["--data-dir", "/nowhere/at/all"]],
@@ -228,8 +234,16 @@ BAD_INPUT = {
 
 def options_of(app: typer.Typer) -> dict[str, list[str]]:
     """Return the options of each command of a group."""
-    commands: Mapping[str, object] = typer.main.get_group(app).commands
-    return {name: [opt for param in command.params for opt in param.opts] for name, command in commands.items()}  # type: ignore[attr-defined]
+    return dict(_options_of(typer.main.get_group(app), ""))
+
+
+def _options_of(group: object, path: str) -> Iterator[tuple[str, list[str]]]:
+    commands: Mapping[str, object] = group.commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        if hasattr(command, "commands"):
+            yield from _options_of(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}", [opt for param in command.params for opt in param.opts]  # type: ignore[attr-defined]
 
 
 def every_command() -> Iterator[tuple[str, list[str]]]:

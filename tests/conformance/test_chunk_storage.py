@@ -25,6 +25,7 @@ from penstock.model.errors import (
     StorageUnavailableError,
     UnsupportedOperationError,
 )
+from penstock.runtime.directory_objects import DirectoryObjects
 from penstock.runtime.obstore_objects import ObstoreObjects
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo, ChunkStorage
@@ -61,7 +62,7 @@ BAD_NAMES = [
 
 STORAGES = [
     "directory", "directory-one-file-open", "memory", "memory-no-append", "faulty", "wrapped",
-    "obstore-memory", "obstore-local", "simulated-objects", "simulated-files",
+    "obstore-memory", "obstore-local", "directory-objects", "simulated-objects", "simulated-files",
     # A real S3 server and a real HDFS, as other programs that tests drive.
     pytest.param("versitygw", marks=pytest.mark.interop),
     pytest.param("hdfs", marks=pytest.mark.interop),
@@ -89,6 +90,10 @@ async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         case "obstore-local":
             place = tmp_path / "chunks"
             made = ObjectChunkStorage(ObstoreObjects(LocalStore(place, mkdir=True), f"file://{place}"), runtime.rng)
+        case "directory-objects":
+            made = ObjectChunkStorage(
+                DirectoryObjects(str(tmp_path), base=str(tmp_path)), runtime.rng, prefix="some/prefix"
+            )
         case "versitygw":
             server: S3Server = request.getfixturevalue("s3_server")
             bucket = server.make_bucket(f"b{uuid.uuid4().hex[:12]}").bucket

@@ -25,6 +25,7 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.model.segments import Buffer
+from penstock.runtime.directory_objects import DirectoryObjects
 from penstock.runtime.disk import DiskFile, LocalDisk
 from penstock.runtime.objects import ObjectStore
 from penstock.runtime.runtime import Runtime, ThreadedWork
@@ -101,6 +102,7 @@ KINDS = [
     "bucket",
     "bucket, a process each",
     "bucket with faults",
+    "directory of objects",
     "versitygw",
     "versitygw, a process each",
 ]
@@ -282,6 +284,18 @@ def bucket_backend(*, is_each: bool, faults: ObjectFaults) -> Backend:
     return Backend(processes, runtime, lambda: set_full(True), lambda: set_full(False), tear)
 
 
+def directory_backend(folder: Path) -> Backend:
+    runtime = Runtime(disk=LocalDisk(), work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
+
+    def skip(data: bytes = b"") -> None:
+        pytest.skip("done with the simulated bucket")
+
+    def connect() -> ObjectStore:
+        return DirectoryObjects(str(folder), base=str(folder))
+
+    return Backend(LogProcesses(connect, runtime, is_each=True), runtime, skip, skip, skip)
+
+
 def versitygw_backend(server: S3Server, *, is_each: bool) -> Backend:
     if not server.is_atomic:
         pytest.skip("versitygw replaces objects in one step only where files have extended attributes")
@@ -303,6 +317,8 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         made = local_backend(tmp_path)
     elif request.param == "bucket with faults":
         made = bucket_backend(is_each=True, faults=FAULTY_BUCKET)
+    elif request.param == "directory of objects":
+        made = directory_backend(tmp_path)
     elif request.param.startswith("versitygw"):
         made = versitygw_backend(request.getfixturevalue("s3_server"), is_each=request.param != "versitygw")
     elif request.param.startswith("bucket"):

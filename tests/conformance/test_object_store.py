@@ -21,6 +21,7 @@ from penstock.model.errors import (
     ObjectExistsError,
     UnsupportedOperationError,
 )
+from penstock.runtime.directory_objects import DirectoryObjects
 from penstock.runtime.object_changes import change_object
 from penstock.runtime.objects import ObjectStore, ObjectVersion
 from penstock.runtime.obstore_objects import ObstoreObjects
@@ -56,6 +57,7 @@ class Bucket:
     params=[
         "obstore-memory",
         "obstore-local",
+        "directory",
         "simulated",
         pytest.param("versitygw", marks=pytest.mark.interop),
         pytest.param("minio", marks=pytest.mark.interop),
@@ -69,6 +71,8 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
         case "obstore-local":
             local = LocalStore(tmp_path / "bucket", mkdir=True)
             return Bucket(lambda: ObstoreObjects(local, "file://bucket"), can_replace=False, keeps_tags=False)
+        case "directory":
+            return Bucket(lambda: DirectoryObjects(str(tmp_path), base=str(tmp_path)))
         case "simulated":
             contents, rng = SimulatedBucket(), random.Random(1)
             return Bucket(lambda: SimulatedObjects(contents, random.Random(rng.random())))

@@ -89,9 +89,9 @@ class _Journal:
 
 @asynccontextmanager
 async def object_logs(
-    url: str, settings: StandaloneSettings, runtime: Runtime
+    url: str, settings: StandaloneSettings, runtime: Runtime, *, missing: str = ""
 ) -> AsyncIterator[ObjectLogAdministration]:
-    """Open the logs in the bucket `url`, which is reached as the settings say.
+    """Open the logs in the bucket `url`, which is reached as the settings say. `missing`: why there may be no log.
 
     Raises:
         InvalidArgumentError: `url` is not a place in object storage, or no server has made a log there.
@@ -104,7 +104,8 @@ async def object_logs(
         bucket = LogBucket(objects, settings.object_log, prefix=place.prefix, attempts_max=_ATTEMPTS_MAX)
         identity = await read_identity(bucket)
         if identity is None:
-            raise InvalidArgumentError(f"there is no log in {place}: no server was started with --log {place}")
+            missing = missing or f"no server was started with --log {place}"
+            raise InvalidArgumentError(f"there is no log in {place}: {missing}")
         bucket.cluster_id = identity.cluster_id
         yield ObjectLogAdministration(bucket, identity, settings, runtime)
     finally:
@@ -121,6 +122,18 @@ class ObjectLogAdministration:
         self._identity = identity
         self._settings = settings.object_log
         self._runtime = runtime
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that the log belongs to."""
+        return self._identity.cluster_id
+
+    async def owners(self) -> Collection[str]:
+        """Return the tokens, in hex, of the processes that have opened each log last.
+
+        Raises `UnreadableDataError` if a record is damaged.
+        """
+        return frozenset(record.owner.hex() for record in await self._records())
 
     async def reports(self) -> Sequence[LogReport]:
         """Return a report of each container's log. Changes nothing."""

@@ -202,17 +202,26 @@ def _app(names: list[str], *, is_overview: bool) -> typer.Typer:
         elif command.is_group:
             group = command.load()
             assert isinstance(group, typer.Typer)
-            for one in group.registered_commands:
-                # The whole first sentence of each; what it would take by itself ends in dots after some words.
-                one.short_help = (one.callback.__doc__ or "").partition("\n\n")[0] if one.callback else None
-                verb = one.name or (one.callback.__name__ if one.callback else "")
-                one.epilog = epilog_of(f"{name} {verb.replace('_', '-')}")
+            _complete_help(group, name)
             app.add_typer(group, name=name, help=command.summary, epilog=epilog_of(name))
         else:
             function = command.load()
             assert callable(function)
             app.command(name, hidden=command.is_hidden, epilog=epilog_of(name))(function)
     return app
+
+
+def _complete_help(group: typer.Typer, name: str) -> None:
+    """Add a summary and examples to each command of a group, and of the groups in it. `name`: after ``penstock``."""
+    for one in group.registered_commands:
+        # The whole first sentence of each; what it would take by itself ends in dots after some words.
+        one.short_help = (one.callback.__doc__ or "").partition("\n\n")[0] if one.callback else None
+        verb = one.name or (one.callback.__name__ if one.callback else "")
+        one.epilog = epilog_of(f"{name} {verb.replace('_', '-')}")
+    for inner in group.registered_groups:
+        inner.epilog = epilog_of(f"{name} {inner.name}")
+        if inner.typer_instance is not None:
+            _complete_help(inner.typer_instance, f"{name} {inner.name}")
 
 
 def _nothing() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from penstock.cli import cluster_log
+from penstock.cli.cluster_session import Config, DryRun, ZooKeeper, in_session, load
 from penstock.cli.failure import exit_on_error
 from penstock.cli.options import AsJson
 from penstock.cli.output import table, tell
@@ -19,18 +20,12 @@ if TYPE_CHECKING:
     from penstock.model.assignment_plan import Move
     from penstock.model.cluster_nodes import Endpoint
     from penstock.server.cluster.administration import ClusterAdministration
-    from penstock.server.settings import StandaloneSettings
 
 cluster: typer.Typer = typer.Typer(name="cluster", no_args_is_help=True)
+cluster.add_typer(cluster_log.log, name="log", help="List, enable or disable the logs of a cluster while it runs.")
 
 T = TypeVar("T")
 
-_ZooKeeper = Annotated[
-    str | None,
-    typer.Option("--zookeeper", metavar="HOST:PORT[,...][/PATH]", help="Servers of ZooKeeper and path of the cluster."),
-]
-_Config = Annotated[Path | None, typer.Option(help="Settings file, TOML.", envvar="PENSTOCK_CONFIG")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")]
 _StoreName = Annotated[str, typer.Argument(metavar="NAME", help="Name of a segment store.", show_default=False)]
 
 
@@ -43,7 +38,7 @@ def init(
             help="Long-term storage: s3://bucket/prefix (gs://, az://) or hdfs://host:port/path.", show_default=False
         ),
     ],
-    zookeeper: _ZooKeeper = None,
+    zookeeper: ZooKeeper = None,
     containers: Annotated[int, typer.Option(help="Number of segment containers; it never changes.")] = 16,
     lease_s: Annotated[
         float,
@@ -54,15 +49,15 @@ def init(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Take over the log of a cluster whose ZooKeeper has lost its data.")
     ] = False,
-    dry_run: _DryRun = False,
-    config: _Config = None,
+    dry_run: DryRun = False,
+    config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a cluster: write what it is to ZooKeeper, once. Again with the same values is accepted."""
     from penstock.server.cluster.initialisation import init_cluster
 
     with exit_on_error(as_json=as_json):
-        settings = _settings(config, zookeeper)
+        settings = load(config, zookeeper)
         made = asyncio.run(
             init_cluster(
                 settings, containers=containers, log=log, tier2=tier2, lease_s=lease_s, adopts=adopt, is_dry=dry_run
@@ -87,7 +82,7 @@ def init(
 
 
 @cluster.command()
-def status(zookeeper: _ZooKeeper = None, config: _Config = None, as_json: AsJson = False) -> None:
+def status(zookeeper: ZooKeeper = None, config: Config = None, as_json: AsJson = False) -> None:
     """Show what a cluster is, its controllers and stores, and the containers that no store serves."""
     with exit_on_error(as_json=as_json):
         found = _run(config, zookeeper, lambda each: each.status())
@@ -117,7 +112,7 @@ def status(zookeeper: _ZooKeeper = None, config: _Config = None, as_json: AsJson
 
 
 @cluster.command()
-def stores(zookeeper: _ZooKeeper = None, config: _Config = None, as_json: AsJson = False) -> None:
+def stores(zookeeper: ZooKeeper = None, config: Config = None, as_json: AsJson = False) -> None:
     """List the segment stores: addresses, zone, state, containers, and the share of time in which each works."""
     with exit_on_error(as_json=as_json):
         found = _run(config, zookeeper, lambda each: each.status())
@@ -152,7 +147,7 @@ def stores(zookeeper: _ZooKeeper = None, config: _Config = None, as_json: AsJson
 
 
 @cluster.command()
-def containers(zookeeper: _ZooKeeper = None, config: _Config = None, as_json: AsJson = False) -> None:
+def containers(zookeeper: ZooKeeper = None, config: Config = None, as_json: AsJson = False) -> None:
     """List the containers: the store that each belongs to, the one that holds it, phase, epoch and error."""
     with exit_on_error(as_json=as_json):
         found = _run(config, zookeeper, lambda each: each.status())
@@ -177,9 +172,9 @@ def containers(zookeeper: _ZooKeeper = None, config: _Config = None, as_json: As
 @cluster.command()
 def drain(
     name: _StoreName,
-    zookeeper: _ZooKeeper = None,
-    dry_run: _DryRun = False,
-    config: _Config = None,
+    zookeeper: ZooKeeper = None,
+    dry_run: DryRun = False,
+    config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Empty a segment store: its containers are handed over, a few at a time. Lasts until `undrain`."""
@@ -191,9 +186,9 @@ def drain(
 @cluster.command()
 def undrain(
     name: _StoreName,
-    zookeeper: _ZooKeeper = None,
-    dry_run: _DryRun = False,
-    config: _Config = None,
+    zookeeper: ZooKeeper = None,
+    dry_run: DryRun = False,
+    config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """End the drain of a segment store: it gets its part of the containers again."""
@@ -206,9 +201,9 @@ def undrain(
 def move(
     container: Annotated[int, typer.Argument(metavar="CONTAINER", help="Its number.", show_default=False)],
     name: _StoreName,
-    zookeeper: _ZooKeeper = None,
-    dry_run: _DryRun = False,
-    config: _Config = None,
+    zookeeper: ZooKeeper = None,
+    dry_run: DryRun = False,
+    config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Hand a container over to another segment store; if needed, another one takes its place."""
@@ -219,7 +214,7 @@ def move(
 
 @cluster.command()
 def balance(
-    zookeeper: _ZooKeeper = None, dry_run: _DryRun = False, config: _Config = None, as_json: AsJson = False
+    zookeeper: ZooKeeper = None, dry_run: DryRun = False, config: Config = None, as_json: AsJson = False
 ) -> None:
     """Even out the containers of all segment stores at once, which the leader does a few at a time."""
     with exit_on_error(as_json=as_json):
@@ -227,36 +222,17 @@ def balance(
     _tell_moves("the stores are evened out", moves, is_dry=dry_run, as_json=as_json)
 
 
-def _settings(config: Path | None, zookeeper: str | None) -> StandaloneSettings:
-    from penstock.runtime.settings import load_settings
-    from penstock.server.settings import StandaloneSettings
-
-    return load_settings(
-        StandaloneSettings, file=config, environment=os.environ, flags={"cluster.zookeeper": zookeeper}
-    )
+cluster.command()(cluster_log.sweep)
 
 
 def _run(config: Path | None, zookeeper: str | None, action: Callable[[ClusterAdministration], Awaitable[T]]) -> T:
     """Run an action of an administrator in a session of its own."""
-    from penstock.runtime.runtime import real_runtime
     from penstock.server.cluster.administration import ClusterAdministration
-    from penstock.server.cluster.identity import open_coordination, wait_for_session
 
-    settings = _settings(config, zookeeper)
-
-    async def run() -> T:
-        runtime = real_runtime(1)
-        try:
-            service = open_coordination(settings.cluster)
-            store = await wait_for_session(service, settings.cluster.connect_timeout_s)
-            try:
-                return await action(ClusterAdministration(store, service.place, runtime, socket.gethostname()))
-            finally:
-                await store.close()
-        finally:
-            await runtime.work.close()
-
-    return asyncio.run(run())
+    return in_session(
+        config, zookeeper,
+        lambda store, place, _, runtime: action(ClusterAdministration(store, place, runtime, socket.gethostname())),
+    )  # fmt: skip
 
 
 def _tell_moves(what: str, moves: Sequence[Move], *, is_dry: bool, as_json: bool) -> None:

@@ -20,6 +20,8 @@ from penstock.model.segments import Buffer
 
 #: URL schemes of supported stores.
 OBJECT_SCHEMES = ("s3", "gs", "az")
+#: A directory of this machine in place of a bucket: see `directory_objects`.
+DIRECTORY_SCHEME = "file"
 #: Keys have 1 024 bytes at most, and the names of chunks need a part of that.
 PREFIX_BYTES_MAX = 200
 
@@ -188,12 +190,12 @@ class ObjectStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace:
-    """A place for objects, given as a URL: ``s3://bucket/prefix``.
+    """A place for objects, given as a URL: ``s3://bucket/prefix``, or ``file:///directory``.
 
     Attributes:
-        scheme: one of `OBJECT_SCHEMES`.
-        bucket: the bucket (S3, GCS) or container (Azure).
-        prefix: all keys begin with it and a slash; may be empty.
+        scheme: one of `OBJECT_SCHEMES`, or `DIRECTORY_SCHEME`.
+        bucket: the bucket (S3, GCS) or container (Azure); empty for a directory.
+        prefix: all keys begin with it and a slash; may be empty, but for a directory, whose path it is.
     """
 
     scheme: str
@@ -204,6 +206,8 @@ class ObjectPlace:
     def parse(cls, url: str) -> ObjectPlace:
         """Parse a URL. Raises `InvalidArgumentError`."""
         scheme, mark, rest = url.partition("://")
+        if mark and scheme == DIRECTORY_SCHEME:
+            return cls(scheme, "", _directory(url, rest))
         if not mark or scheme not in OBJECT_SCHEMES:
             examples = ", ".join(f"{each}://bucket/prefix" for each in OBJECT_SCHEMES)
             raise InvalidArgumentError(f"{url!r} is not a place in object storage: write {examples}")
@@ -223,6 +227,13 @@ class ObjectPlace:
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+
+def _directory(url: str, path: str) -> str:
+    parts = path.rstrip("/").split("/")
+    if parts[0] or len(parts) < 2 or any(part in ("", ".", "..") for part in parts[1:]) or "\0" in path:
+        raise InvalidArgumentError(f"{url!r} is not a directory: write file:///path/to/directory, without '.' and '..'")
+    return "/".join(parts[1:])
 
 
 #: Opens the bucket of a place. Does no I/O: the first call does. Raises `InvalidArgumentError` for unusable settings,

@@ -15,11 +15,18 @@ import time
 from collections.abc import Callable
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.directory_objects import DirectoryObjects
 from penstock.runtime.disk import Disk, LocalDisk
 from penstock.runtime.files import FilePlace, FileStore, FileStoreSettings, OpenFileStore
 from penstock.runtime.hdfs_files import open_file_store
 from penstock.runtime.object_requests import ObjectRequests
-from penstock.runtime.objects import ObjectPlace, ObjectStore, ObjectStoreSettings, OpenObjectStore
+from penstock.runtime.objects import (
+    DIRECTORY_SCHEME,
+    ObjectPlace,
+    ObjectStore,
+    ObjectStoreSettings,
+    OpenObjectStore,
+)
 from penstock.runtime.obstore_objects import open_object_store
 from penstock.runtime.program import WatchProgram, resident_bytes, watch_program
 from penstock.runtime.standard_descriptors import open_standard_descriptors
@@ -106,9 +113,15 @@ def real_runtime(thread_count_max: int = 8) -> Runtime:
         cpu_s=time.thread_time,
         resident_bytes=resident_bytes,
         watch_program=watch_program,
-        open_objects=open_object_store,
+        open_objects=_open_objects,
         open_files=open_file_store,
     )
+
+
+def _open_objects(place: ObjectPlace, settings: ObjectStoreSettings) -> ObjectStore:
+    if place.scheme == DIRECTORY_SCHEME:
+        return DirectoryObjects(f"/{place.prefix}", settings)
+    return open_object_store(place, settings)
 
 
 def _no_objects(place: ObjectPlace, settings: ObjectStoreSettings) -> ObjectStore:

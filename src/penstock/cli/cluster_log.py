@@ -1,0 +1,167 @@
+"""``penstock cluster log`` and ``penstock cluster sweep``: the logs of a cluster, while it runs.
+
+The place of the logs is read from ZooKeeper. What the commands are for: docs/guide/cluster.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from penstock.cli.cluster_session import Config, DryRun, ZooKeeper, in_session
+from penstock.cli.failure import exit_on_error
+from penstock.cli.options import AsJson
+from penstock.cli.output import in_bytes, table, tell
+
+if TYPE_CHECKING:
+    from penstock.administration.cluster_logs import ClusterSweepReport
+    from penstock.administration.object_log_administration import ObjectLogAdministration
+    from penstock.model.cluster_nodes import HeldNode
+    from penstock.runtime.coordination import CoordinationStore
+    from penstock.runtime.runtime import Runtime
+    from penstock.server.settings import StandaloneSettings
+
+T = TypeVar("T")
+
+#: Ends of processes that are listed by name.
+_LISTED_MAX = 20
+
+Container = Annotated[int, typer.Argument(metavar="CONTAINER", min=0, help="Number of the log's container.")]
+
+log: typer.Typer = typer.Typer(name="log", no_args_is_help=True)
+
+
+@log.command("list")
+def list_logs(zookeeper: ZooKeeper = None, config: Config = None, as_json: AsJson = False) -> None:
+    """Show the state and size of each container's log, and the store that holds the container. Changes nothing."""
+    with exit_on_error(as_json=as_json):
+        reports, held = _with_logs(config, zookeeper, lambda logs: logs.reports())
+    rows: list[dict[str, object]] = [
+        {**asdict(each), "holder": _holder(held, each.container), "error": _error(held, each.container)}
+        for each in reports
+    ]
+    cells = [
+        (each["container"], each["state"], each["epoch"], each["file_count"], in_bytes(int(str(each["length_bytes"]))),
+         each["holder"], each["problem"] or each["error"])
+        for each in rows
+    ]  # fmt: skip
+    headers = ("container", "state", "epoch", "objects", "size", "held by", "problem")
+    tell("logs", {"logs": rows}, table(headers, cells), as_json=as_json)
+
+
+@log.command()
+def enable(container: Container, zookeeper: ZooKeeper = None, config: Config = None, as_json: AsJson = False) -> None:
+    """Enable a disabled log; its store opens it within a minute. Its frames are read first.
+
+    A store disables a damaged log, so that nothing overwrites the evidence. A log that still is damaged stays disabled.
+    """
+    with exit_on_error(as_json=as_json):
+        _, held = _with_logs(config, zookeeper, lambda logs: logs.enable(container))
+    _tell_changed(container, "enabled", _holder(held, container), as_json=as_json)
+
+
+@log.command()
+def disable(container: Container, zookeeper: ZooKeeper = None, config: Config = None, as_json: AsJson = False) -> None:
+    """Disable a log: the store that holds its container ends it, and no store opens it. No data is lost."""
+    with exit_on_error(as_json=as_json):
+        _, held = _with_logs(config, zookeeper, lambda logs: logs.disable(container))
+    _tell_changed(container, "disabled", _holder(held, container), as_json=as_json)
+
+
+@log.command()
+def salvage(
+    container: Container,
+    zookeeper: ZooKeeper = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Refuse to salvage a damaged log: logs of a cluster are in a bucket. The error says what to do instead."""
+    from penstock.model.errors import UnsupportedOperationError
+
+    with exit_on_error(as_json=as_json):
+        reports, held = _with_logs(config, zookeeper, lambda logs: logs.reports())
+        report = next((each for each in reports if each.container == container), None)
+        if report is None:
+            raise UnsupportedOperationError(
+                f"the cluster has no container {container}, only 0 to {len(reports) - 1}; nothing was changed"
+            )
+        problem = report.problem or _error(held, container) or "no problem is known of it"
+        raise UnsupportedOperationError(
+            f"the log of container {container} ({report.state}: {problem}) is in {report.path.rpartition('/r/')[0]}: "
+            "only a log in a data directory can be salvaged. Put the damaged or missing object back, for example an "
+            f"earlier version of it if the bucket keeps versions, and run penstock cluster log enable {container}. "
+            "Nothing was changed"
+        )
+
+
+def sweep(zookeeper: ZooKeeper = None, dry_run: DryRun = False, config: Config = None, as_json: AsJson = False) -> None:
+    """Delete what killed processes left: objects of the log that no container needs, and old proofs in ZooKeeper.
+
+    The cluster may run: segment stores delete what they do not need any more; this deletes the rest. Seals are never
+    deleted, 64 bytes for each process that was started.
+    """
+    from penstock.administration.cluster_logs import sweep_cluster
+
+    with exit_on_error(as_json=as_json):
+        report = in_session(
+            config, zookeeper,
+            lambda store, place, settings, runtime: sweep_cluster(store, place, settings, runtime, is_dry_run=dry_run),
+        )  # fmt: skip
+    tell("cluster_sweep", asdict(report), _sweep_lines(report), as_json=as_json)
+
+
+def _with_logs(
+    config: Path | None, zookeeper: str | None, call: Callable[[ObjectLogAdministration], Awaitable[T]]
+) -> tuple[T, Mapping[int, HeldNode]]:
+    """Run `call` on the logs of the cluster; return its result, and who held the containers before."""
+
+    async def run(
+        store: CoordinationStore, place: str, settings: StandaloneSettings, runtime: Runtime
+    ) -> tuple[T, Mapping[int, HeldNode]]:
+        from penstock.administration.cluster_logs import cluster_logs
+        from penstock.server.cluster.administration import ClusterAdministration
+
+        async with cluster_logs(store, place, settings, runtime) as logs:
+            found = await ClusterAdministration(store, place, runtime, "").status()
+            return await call(logs), found.view.held
+
+    return in_session(config, zookeeper, run)
+
+
+def _holder(held: Mapping[int, HeldNode], container: int) -> str:
+    return held[container].owner if container in held else ""
+
+
+def _error(held: Mapping[int, HeldNode], container: int) -> str:
+    return held[container].error if container in held else ""
+
+
+def _tell_changed(container: int, what: str, holder: str, *, as_json: bool) -> None:
+    by = f"; store {holder} had the container" if holder else "; no store had the container"
+    line = f"the log of container {container} is {what}{by}"
+    tell(what, {"container": container, "holder": holder}, [line], as_json=as_json)
+
+
+def _sweep_lines(report: ClusterSweepReport) -> Iterator[str]:
+    done = "would be deleted" if report.is_dry_run else "deleted"
+    found = report.log
+    for journal in found.unnamed:
+        yield f"journal {journal.journal}: {journal.object_count} objects, {in_bytes(journal.length_bytes)}"
+    for key in found.foreign:
+        yield f"{key} is not part of a log; it stays"
+    yield (
+        f"{found.object_count} objects with {in_bytes(found.length_bytes)} {done}; {found.kept_count} objects are "
+        f"needed, {found.seal_count} seals and {found.foreign_count} other objects stay"
+    )
+    for incarnation in report.ends[:_LISTED_MAX]:
+        yield f"proof of the end of {incarnation}"
+    yield f"{len(report.ends)} proofs of ends of processes {done}; {report.kept_end_count} stay"
+    for name in report.idle_drains:
+        yield f"store {name} is drained and not live; if it will not return: penstock cluster undrain {name}"
+    for path in report.foreign_nodes:
+        yield f"node {path} is not part of a cluster; it stays"
