@@ -234,6 +234,20 @@ def test_stores_serve_what_is_assigned_and_say_so(seed: int) -> None:
     run(scenario, seed)
 
 
+@pytest.mark.parametrize("lost_count", [2, 4])
+def test_a_store_is_announced_although_an_answer_was_lost(lost_count: int) -> None:
+    """The last of the lost answers is that to the creation of the store's node: it was made."""
+
+    async def scenario(world: World) -> None:
+        world.zookeeper.lose_replies("a", lost_count)
+        member = world.start("a")
+        async with asyncio.timeout(60.0):
+            await member.announced.wait()
+        assert sorted((await read_cluster(world.admin)).hosts) == ["a"]
+
+    run(scenario)
+
+
 def test_a_drained_store_hands_its_containers_over() -> None:
     """Each is prepared, closed, and then opened by another one: none is shut out."""
 

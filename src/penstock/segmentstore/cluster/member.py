@@ -212,7 +212,6 @@ class ClusterMember:
                         await first_of(store.changed(HOSTS_PATH, hosts), timeout_s=self._settings.poll_s)
                     else:
                         await store.create(self._host_path, content, is_ephemeral=True)
-                        self.announced.set()
                     continue
                 if found.owner != store.session_id:
                     # Of a session of this process that has ended for it, but not yet for the service.
@@ -220,6 +219,8 @@ class ClusterMember:
                         [DeleteNode(self._host_path), CreateNode(self._host_path, content, is_ephemeral=True)]
                     )
                     continue
+                # Only now: a creation without an answer may have been made.
+                self.announced.set()
                 if found.content != content:
                     await store.set(self._host_path, content, found.version)
                     continue
