@@ -32,6 +32,7 @@ from penstock_simulation.checks.invariants_indexes import check_catalog, check_i
 from penstock_simulation.checks.late_chunks import LateChunks
 from penstock_simulation.checks.layout_reads import LayoutReads
 from penstock_simulation.checks.mechanisms import counted
+from penstock_simulation.checks.members import MemberMonitor, MemberWatch, watch_members
 from penstock_simulation.checks.moments import watched
 from penstock_simulation.checks.object_logs import watch_logs
 from penstock_simulation.checks.orphans import check_orphans
@@ -44,6 +45,8 @@ from penstock_simulation.simulated.faults import FaultPlan, shrink
 from penstock_simulation.simulated.host import Death, Host
 from penstock_simulation.simulated.log_faults import WrongLogs
 from penstock_simulation.simulated.loop import LoopSettings
+from penstock_simulation.simulated.member_cluster import MemberCluster, make_cluster
+from penstock_simulation.simulated.member_steering import MemberSteering
 from penstock_simulation.simulated.rescuer import replace_machines
 from penstock_simulation.simulated.simulation import Simulation, SimulationSettings
 from penstock_simulation.simulated.trace import Trace
@@ -123,6 +126,7 @@ def run(
         watched(play.found),
         expulsions(play.found) if scenario.profile.habits.loses_no_reader else nullcontext(),
         watch_logs(play.found) if scenario.cluster.bucket_log is not None else nullcontext(),
+        watch_members(play.found) if scenario.cluster.members is not None else nullcontext() as play.member_watch,
         kept(play.journal) if scenario.cluster.controller_count > 1 else nullcontext(),
         Simulation(seed, settings, trace=trace) as simulation,
     ):
@@ -170,6 +174,7 @@ class _Play:
         self.world: World | None = None
         self.started_s = 0.0
         self.journal = WorkJournal(self.found)
+        self.member_watch: MemberWatch | None = None
         self._monitor = InvariantMonitor()
         self._progress = ProgressMonitor()
         self._epochs: dict[int, int] = {}
@@ -180,8 +185,8 @@ class _Play:
 
     def play(self, simulation: Simulation) -> None:
         self.started_s = simulation.loop.time()
-        cluster = SimulatedCluster(simulation, self.scenario.cluster)
-        self.journal.sessions = cluster.sessions
+        cluster = make_cluster(simulation, self.scenario.cluster)
+        self.journal.sessions = cluster.member_names
         hosts = [cluster.add_client("client-1"), cluster.add_client("client-2")]
         simulation.run(lambda: self._play(simulation, cluster, hosts))
         for chunks in cluster.faulty_chunks:
@@ -198,6 +203,7 @@ class _Play:
 
     async def _play(self, simulation: Simulation, cluster: SimulatedCluster, hosts: list[Host]) -> None:
         await cluster.ready()
+        await cluster.settled()
         scenario = self.scenario
         self.world = world = draw_workload_world(scenario, cluster)
         if scenario.profile.callback_cost_s:
@@ -212,11 +218,16 @@ class _Play:
         simulation.loop.trace.add(simulation.loop.time(), f"driver: {scenario}")
         moves = ContainerMoves(cluster, self.found)
         simulation.owner_changes = moves
+        steering = MemberSteering(cluster) if isinstance(cluster, MemberCluster) else None
+        simulation.cluster_faults = steering
         simulation.problem = self.found
         scenario.plan.start(simulation)
         plan_end_s = simulation.loop.time() + scenario.plan.end_s
-        watch = asyncio.create_task(self._watch(cluster))
-        nuisances = [watch]
+        nuisances = [asyncio.create_task(self._watch(cluster))]
+        members: MemberMonitor | None = None
+        if isinstance(cluster, MemberCluster) and self.member_watch is not None:
+            members = MemberMonitor(cluster, scenario.plan, simulation.loop.time(), self.member_watch)
+            looks = asyncio.create_task(members.run())
         if scenario.has_memory_flips:
             nuisances.append(asyncio.create_task(self._flip_memory(cluster)))
         if scenario.profile.layout_gap_s:
@@ -251,12 +262,19 @@ class _Play:
             await asyncio.sleep(plan_end_s - simulation.loop.time())
         cluster.heal()
         await moves.settled()
+        if steering is not None:
+            await steering.settled()
         if len(nuisances) > 1:
             ended, _ = await asyncio.wait(nuisances[1:])
             for error in [task.exception() for task in ended if not task.cancelled()]:
                 if error is not None:
                     self.found(f"a check ended with {error!r}")
         await self._all_serve(cluster)
+        if members is not None:
+            members.judge()
+            looks.cancel()
+            self.fault_counts += members.counts
+            await members.nothing_is_left()
         await self._verify(workloads)
         await self._inspect(cluster)
         if self.violations or world.problems:
@@ -331,6 +349,9 @@ class _Play:
             await cluster.ready()
         except HostDownError as error:
             self.found(f"the cluster does not come up: {error}")
+            return
+        if problem := await cluster.settled():
+            self.found(f"the cluster does not settle: {problem}")
             return
         for host in cluster.stores:
             for _ in range(600):

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from penstock.model.checksum import crc32c
+from penstock.runtime.object_requests import CountedObjects
+from penstock.runtime.objects import ObjectStore
 from penstock.segmentstore.tier1.durable_log import LogFrameRun
 from penstock.segmentstore.tier1.object_log.journal_format import HEADER_LENGTH, journal_key
 from penstock.segmentstore.tier1.object_log.journal_writer import Append, JournalWriter
@@ -55,6 +57,10 @@ class _Known:
             self.read_epoch, self.read_after, self.read = epoch, after, frozenset(found)
 
 
+def _uncounted(objects: ObjectStore) -> ObjectStore:
+    return objects.inner if isinstance(objects, CountedObjects) else objects
+
+
 @contextmanager
 def watch_logs(found: Callable[[str], None]) -> Iterator[None]:
     """Give each violation of logs in simulated buckets to `found`."""
@@ -62,7 +68,7 @@ def watch_logs(found: Callable[[str], None]) -> Iterator[None]:
     settled_original, runs_original, roll_original = ObjectLog.slot_settled, ObjectLog.frame_runs, JournalWriter._roll
 
     def known(log: ObjectLog) -> _Known:
-        objects = log._process.bucket.objects
+        objects = _uncounted(log._process.bucket.objects)
         return logs[id(getattr(objects, "bucket", objects)), log.container_id]
 
     @functools.wraps(settled_original)
@@ -91,7 +97,7 @@ def watch_logs(found: Callable[[str], None]) -> Iterator[None]:
 
     @functools.wraps(roll_original)
     async def roll(self: JournalWriter, end: int) -> None:
-        objects = self._bucket.objects
+        objects = _uncounted(self._bucket.objects)
         if isinstance(objects, SimulatedObjects):
             stored = objects.bucket.contents.get(journal_key(self._bucket.prefix, self.journal, end))
             if stored is None or len(stored[0]) != HEADER_LENGTH:

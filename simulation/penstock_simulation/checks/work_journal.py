@@ -18,7 +18,7 @@ from penstock.controller.metadata.pending_work import PendingWork
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.work_claims import WorkClaim, WorkClaims
 from penstock_simulation.mutations.mutation import patched
-from penstock_simulation.simulated.coordination import Sessions
+from penstock_simulation.simulated.cluster import MemberNames
 
 #: Work whose announcement this task withdraws.
 _WITHDRAWN: ContextVar[WorkClaim | None] = ContextVar("penstock_withdrawn_announcement", default=None)
@@ -32,7 +32,7 @@ class WorkJournal:
     """
 
     def __init__(self, found: Callable[[str], None]) -> None:
-        self.sessions: Sessions | None = None
+        self.sessions: MemberNames | None = None
         self.counts: Counter[str] = Counter()
         self._found = found
         #: By the id of the work: who owned it last, as far as a write of that was answered.

@@ -54,6 +54,7 @@ from penstock_simulation.mutations.half_open import HALF_OPEN_MUTATIONS
 from penstock_simulation.mutations.isolation import ISOLATION_MUTATIONS
 from penstock_simulation.mutations.joins import JOIN_MUTATIONS
 from penstock_simulation.mutations.lost_locks import LOST_LOCK_MUTATIONS
+from penstock_simulation.mutations.members import MEMBER_MUTATIONS
 from penstock_simulation.mutations.memory import MEMORY_MUTATIONS
 from penstock_simulation.mutations.mutation import Mutation, patched, short_profile
 from penstock_simulation.mutations.object_logs import OBJECT_LOG_MUTATIONS
@@ -513,6 +514,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OBJECT_LOG_MUTATIONS,
     *STALL_MUTATIONS,
     *DAY_MUTATIONS,
+    *MEMBER_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Protocol, cast
 
 from penstock.client.client import Client
 from penstock.client.controller.controller import ControllerClient
@@ -43,9 +43,11 @@ from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
 from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage, HdfsStorageSettings
-from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
+from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage, ObjectStorageSettings
+from penstock.server.cluster_settings import ClusterSettings as ProcessClusterSettings
 from penstock.server.data_directory import DataDirectory
 from penstock.server.directory_watch import DirectoryWatch
+from penstock.server.settings import StoreProcessSettings
 from penstock_simulation.chunk_faults import ChunkFaults, FaultyChunkStorage
 from penstock_simulation.simulated.controller_calls import serve_controller, simulated_stub
 from penstock_simulation.simulated.coordination import CoordinationServer, CoordinationSettings, Sessions
@@ -60,6 +62,7 @@ from penstock_simulation.simulated.objects import ObjectFaults, SimulatedBucket,
 from penstock_simulation.simulated.remote_requests import WayToService
 from penstock_simulation.simulated.shared_disk import SharedDisk
 from penstock_simulation.simulated.simulation import Simulation
+from penstock_simulation.simulated.zookeeper import ZooKeeperSettings
 
 SEGMENT_STORE_PORT = 6000
 CONTROLLER_PORT = 9090
@@ -74,6 +77,25 @@ _FILE_SETTINGS = HdfsStorageSettings(lease_timeout_s=6.0)
 _WATCH_INTERVAL_S = 1.0
 #: Polling interval of the driver, in virtual time.
 _POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class MemberClusterSettings:
+    """A cluster of several machines.
+
+    Attributes:
+        cluster: settings of all of its processes.
+        zookeeper: of the coordination service.
+        lease_s: ownership lease of the cluster.
+        object_storage: of long-term storage.
+        processes: how parents watch their stores.
+    """
+
+    cluster: ProcessClusterSettings = field(default_factory=ProcessClusterSettings)
+    zookeeper: ZooKeeperSettings = field(default_factory=ZooKeeperSettings)
+    lease_s: float = 4.0
+    object_storage: ObjectStorageSettings = field(default_factory=ObjectStorageSettings)
+    processes: StoreProcessSettings = field(default_factory=StoreProcessSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +116,8 @@ class ClusterSettings:
             is_scaling_by_load: the controller polls the stores for their loads.
         watches_directories: stores check that they hold the locks of their data directories, as servers do.
         bucket_log: the logs are in a bucket; None: in directories.
+        members: stores and controllers are processes of a cluster of several machines, see `MemberCluster`; None: an
+            assignment that each of them knows at once.
         segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
             coordination: settings of the service through which several controllers learn about each other.
     """
@@ -110,6 +134,7 @@ class ClusterSettings:
     is_scaling_by_load: bool = False
     watches_directories: bool = False
     bucket_log: BucketLogSettings | None = None
+    members: MemberClusterSettings | None = None
     segment_store: SegmentStoreSettings = field(
         default_factory=lambda: SegmentStoreSettings(container_count=2, cache=CacheSettings(bytes_max=32 * _KIB * _KIB))
     )
@@ -125,6 +150,14 @@ class ClusterSettings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     coordination: CoordinationSettings = field(default_factory=CoordinationSettings)
     client: ClientSettings = field(default_factory=ClientSettings)
+
+
+class MemberNames(Protocol):
+    """The controllers that are members, as the coordination service has them."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The members."""
 
 
 class Assignment:
@@ -160,7 +193,7 @@ class Assignment:
 
 
 @dataclass(slots=True)
-class _Servers:
+class RunningServers:
     """The contents of a server's process, for observers.
 
     `life`: number of the process; `stops`: stops it cleanly; `lost`: raises when its data directory is lost.
@@ -215,7 +248,7 @@ class SimulatedCluster:
         self.shared_disk: SharedDisk | None = None
         if settings.has_shared_storage:
             self.shared_disk = SharedDisk(simulation, "file server", settings.disk_faults)
-        self._servers: dict[str, _Servers] = {}
+        self._servers: dict[str, RunningServers] = {}
         #: Long-term storages so far, one per life of a store, if they have faults.
         self.faulty_chunks: list[FaultyChunkStorage] = []
         #: Buckets and file systems by host, or the shared one, and their clients so far, one per life of a store.
@@ -232,21 +265,26 @@ class SimulatedCluster:
             self.log_place = LogPlace(simulation, settings.bucket_log, settings.segment_store.container_count)
         self._refuses = True
         self._is_healed = False
-        self.stores: list[Host] = [self._add_server(name, self._run_store) for name in names]
+        self.stores: list[Host] = self._add_stores(names)
         trace = simulation.trace
         self.sessions: Sessions = Sessions(lambda what: trace.add(simulation.loop.now_s, f"coordinator: {what}"))
+        #: The controllers that are members.
+        self.member_names: MemberNames = self.sessions
         self.coordinator: Host | None = None
-        self.controllers: list[Host]
+        self.controllers: list[Host] = self._add_controllers()
+        self._client_count = 0
+        self.clients: list[Host] = []
+
+    def _add_stores(self, names: Sequence[str]) -> list[Host]:
+        return [self._add_server(name, self._run_store) for name in names]
+
+    def _add_controllers(self) -> list[Host]:
+        settings = self.settings
         if settings.controller_count > 1:
             self.coordinator = self._add_server("coordinator", self._run_coordinator)
             numbers = range(1, settings.controller_count + 1)
-            self.controllers = [self._add_server(f"controller-{number}", self._run_controller) for number in numbers]
-        elif settings.is_combined:
-            self.controllers = self.stores[:1]
-        else:
-            self.controllers = [self._add_server("controller", self._run_controller)]
-        self._client_count = 0
-        self.clients: list[Host] = []
+            return [self._add_server(f"controller-{number}", self._run_controller) for number in numbers]
+        return self.stores[:1] if settings.is_combined else [self._add_server("controller", self._run_controller)]
 
     @property
     def controller(self) -> Host:
@@ -261,7 +299,7 @@ class SimulatedCluster:
 
     def _add_server(self, name: str, main: Callable[[Host], Awaitable[None]]) -> Host:
         async def run(host: Host) -> None:
-            self._servers[name] = _Servers(host.life, AsyncExitStack())
+            self._servers[name] = RunningServers(host.life, AsyncExitStack())
             await main(host)
             self._servers[name].is_ready = True
             await (self._servers[name].lost or asyncio.get_running_loop().create_future())
@@ -455,6 +493,10 @@ class SimulatedCluster:
                 raise HostDownError(f"not ready after {timeout_s:g} s: {', '.join(late)}")
             await asyncio.sleep(_POLL_S)
 
+    async def settled(self) -> str:
+        """Wait until every container is where it stays, after the end of all faults. Return a problem, or nothing."""
+        return ""
+
     def is_ready(self, host: Host) -> bool:
         """Return whether a server has finished its start."""
         servers = self._current(host)
@@ -484,7 +526,7 @@ class SimulatedCluster:
         servers = self._current(host or self.controller)
         return None if servers is None else servers.controller
 
-    def _current(self, host: Host) -> _Servers | None:
+    def _current(self, host: Host) -> RunningServers | None:
         """Return the contents of the host's present process; None while it is down or has just started."""
         servers = self._servers.get(host.name)
         return servers if servers is not None and host.is_up and servers.life == host.life else None

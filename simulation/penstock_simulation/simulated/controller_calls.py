@@ -27,9 +27,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.client.controller.controller import ControllerStub
 from penstock.controller.grpc.call import Front
+from penstock.controller.grpc.call_counts import CallCounts
 from penstock.controller.grpc.slots import CallSlots, subject_of
 from penstock.controller.grpc.status import metadata_of, status_of
 from penstock.controller.grpc.table import call_table, services
+from penstock.controller.locator import ContainerLocator
 from penstock.controller.service import ControllerService
 from penstock.model.errors import PenstockError, PicklableError
 from penstock.runtime.sockets import detect_dead_peers
@@ -146,13 +148,49 @@ class _Served(_Frames):
 
 async def serve_controller(service: ControllerService, host: str, port: int) -> asyncio.AbstractServer:
     """Serve the controller's calls on a port of the current simulated host, named `host`."""
-    table = dict(call_table(Front(service, lambda: [(host, port)])))
-    slots = CallSlots(service.settings, service.container_count)
+    front = Front(service, lambda: [(host, port)])
+    return await _serve(front, port, CallSlots(service.settings, service.container_count))
+
+
+async def _serve(front: Front, port: int, slots: CallSlots) -> asyncio.AbstractServer:
+    service, table = front.service, dict(call_table(front))
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: _Served(table, slots), None, port, start_serving=False)
     detect_dead_peers(server, service.settings.dead_peers)
     await server.start_serving()
     return server
+
+
+class SimulatedFront:
+    """The twin of `GrpcServer` for a controller of a cluster: see `penstock.server.cluster.machine.ControllerFront`.
+
+    Options that limit what a client may do at once have no counterpart here.
+    """
+
+    def __init__(
+        self,
+        service: ControllerService,
+        host: str,
+        port: int,
+        *,
+        controllers: Callable[[], list[tuple[str, int]]],
+        locator: ContainerLocator,
+        **options: object,
+    ) -> None:
+        self._front = Front(service, controllers, locator)
+        self._port = port
+        self._server: asyncio.AbstractServer | None = None
+        self.slots: CallSlots = CallSlots(service.settings, service.container_count)
+        self.calls: CallCounts = CallCounts()
+
+    async def start(self) -> None:
+        """See `ControllerFront.start`."""
+        self._server = await _serve(self._front, self._port, self.slots)
+
+    async def stop(self) -> None:
+        """See `ControllerFront.stop`. The end of the process closes its connections."""
+        if self._server is not None:
+            self._server.close()
 
 
 class _Channel(_Frames):

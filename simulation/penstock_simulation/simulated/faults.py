@@ -22,6 +22,7 @@ from penstock_simulation.simulated.hangs import Hang
 from penstock_simulation.simulated.host import Death
 from penstock_simulation.simulated.lock_faults import LockGone
 from penstock_simulation.simulated.log_faults import WRONG_LOG_KINDS, WrongLogs
+from penstock_simulation.simulated.member_faults import MemberFault
 from penstock_simulation.simulated.owner_faults import Move, Reassignment, Takeover
 from penstock_simulation.simulated.simulation import Simulation
 from penstock_simulation.simulated.storage_faults import DiskErrors, DiskFull, DiskStall, NoDescriptors, StorageMissing
@@ -209,10 +210,11 @@ Fault = (
     | WrongLogs
     | LockGone
     | Hang
+    | MemberFault
 )
 _KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in get_args(Fault)}
 #: Faults that are planned for a cluster, not drawn for any host: see `workloads.plans`.
-_CLUSTER_KINDS = ("Takeover", "Reassignment", "Move")
+_CLUSTER_KINDS = ("Takeover", "Reassignment", "Move", *(kind.__name__ for kind in get_args(MemberFault)))
 _LINK_KINDS = ("Partition", "Reset", "HalfOpen", "SlowLink")
 
 

@@ -73,6 +73,26 @@ class LogPlace:
 
     def factory(self, host: Host, bucket: str, cluster_id: str) -> ObjectLogFactory:
         """Return the logs of one more process, which runs on `host`. `bucket`: stores with the same one share logs."""
+        settings = self._settings
+        name = f"{host.process.name}, process {len(self.clients)}"
+        return ObjectLogFactory(
+            self.objects(host, bucket),
+            host.runtime,
+            settings.log,
+            prefix=_PREFIX,
+            cluster_id=cluster_id,
+            container_count=self._container_count,
+            # Nothing shows that another process is dead.
+            owner=LogOwner(host.runtime.random_id(), lambda token: True),
+            server=name if settings.has_one_server else "",
+        )
+
+    def bucket(self, name: str) -> SimulatedBucket:
+        """Return a bucket by its name. For inspection."""
+        return self._buckets.setdefault(name, SimulatedBucket())
+
+    def objects(self, host: Host, bucket: str) -> LogObjects:
+        """Return the requests of one more process to a bucket with logs."""
         settings, simulation = self._settings, self._simulation
         name = f"{host.process.name}, process {len(self.clients)}"
         way = WayToService(simulation.loop, host.stalls, host.losses, _PATH)
@@ -86,17 +106,7 @@ class LogPlace:
         if self._is_healed:
             objects.heal()
         self.clients.append(objects)
-        return ObjectLogFactory(
-            objects,
-            host.runtime,
-            settings.log,
-            prefix=_PREFIX,
-            cluster_id=cluster_id,
-            container_count=self._container_count,
-            # Nothing shows that another process is dead.
-            owner=LogOwner(host.runtime.random_id(), lambda token: True),
-            server=name if settings.has_one_server else "",
-        )
+        return objects
 
     def heal(self) -> None:
         """End all faults of the bucket."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
+from penstock_simulation.simulated.cluster_faults import ClusterFaults
 from penstock_simulation.simulated.disk_faults import NO_FAULTS, DiskFaults
 from penstock_simulation.simulated.host import Host, Main
 from penstock_simulation.simulated.links import NetworkSettings
@@ -58,6 +59,8 @@ class Simulation:
         self.hosts: dict[str, Host] = {}
         #: Changes of containers' owners, for fault plans that include them.
         self.owner_changes: OwnerChanges | None = None
+        #: What faults do to a cluster of several machines, for fault plans that include them.
+        self.cluster_faults: ClusterFaults | None = None
         #: Gets each problem that a fault finds.
         self.problem: Callable[[str], None] = lambda text: None
 

@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.client.settings import ClientSettings
+from penstock.controller.cluster.leader import LeaderSettings
 from penstock.controller.settings import ControllerSettings, RetentionSettings, WatermarkSettings
+from penstock.model.assignment_plan import MoveSettings
 from penstock.runtime.sockets import DeadPeerSettings
 from penstock.runtime.work import PoolSettings
+from penstock.segmentstore.cluster.settings import MemberSettings
 from penstock.segmentstore.container_settings import (
     ActivitySettings,
     ContainerSettings,
@@ -25,12 +28,16 @@ from penstock.segmentstore.settings import CacheSettings, DiskCacheSettings, Seg
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
+from penstock.segmentstore.tier2.object_storage import ObjectStorageSettings
+from penstock.server.cluster_settings import ClusterSettings as ProcessClusterSettings
+from penstock.server.settings import StoreProcessSettings
 from penstock_simulation.chunk_faults import ChunkFaults
-from penstock_simulation.simulated.cluster import ClusterSettings
+from penstock_simulation.simulated.cluster import ClusterSettings, MemberClusterSettings
 from penstock_simulation.simulated.files import FileFault, FileFaults
 from penstock_simulation.simulated.late_requests import LateRequestSettings
 from penstock_simulation.simulated.log_objects import BucketLogSettings
 from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults
+from penstock_simulation.simulated.zookeeper import ZooKeeperSettings
 from penstock_simulation.workloads.profile import Profile
 from penstock_simulation.workloads.world import REFUSED_PREFIX
 
@@ -86,6 +93,8 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
         cluster = replace(cluster, remote_faults=_draw_file_faults(own("files")))
     if own("object log").random() < profile.object_log_rate:
         cluster = _with_object_log(cluster, own("object log settings"), profile)
+    if profile.member_fault_gap_s:
+        cluster = _with_members(cluster, own("members"), profile)
     return cluster
 
 
@@ -144,6 +153,50 @@ def _with_object_log(cluster: ClusterSettings, rng: random.Random, profile: Prof
     )
     has_one_server = rng.random() < 0.5 and not (cluster.store_count > 1 and cluster.has_shared_storage)
     return replace(cluster, bucket_log=BucketLogSettings(log, faults, has_one_server))
+
+
+def _with_members(cluster: ClusterSettings, rng: random.Random, profile: Profile) -> ClusterSettings:
+    """Return a cluster of several machines, with the default times or shorter ones.
+
+    In half of the clusters, and in profiles without faults of logs, the buckets have no faults of their own, so that
+    bounds of times can be checked.
+    """
+    log, is_sound = cluster.bucket_log, rng.random() < 0.5 or not any(profile.log_fault_rates)
+    assert log is not None
+    session_timeout_s = rng.choice((4.0, 8.0))
+    members = MemberClusterSettings(
+        cluster=ProcessClusterSettings(
+            session_timeout_s=session_timeout_s,
+            request_timeout_s=session_timeout_s / 4,
+            poll_s=rng.choice((2.0, 10.0)),
+            member=MemberSettings(poll_s=rng.choice((2.0, 10.0)), drain_timeout_s=20.0, stop_timeout_s=8.0),
+            leader=LeaderSettings(
+                join_delay_s=rng.choice((0.5, 5.0)),
+                moves=MoveSettings(mass_wait_s=rng.choice((10.0, 30.0))),
+                ends_max=rng.choice((3, 1000)),
+                ends_interval_s=10.0,
+            ),
+        ),
+        zookeeper=ZooKeeperSettings(lag_s_max=rng.choice((0.02, 0.5)), lost_reply_rate=rng.choice((0.0, 0.0, 0.02))),
+        lease_s=rng.choice((2.0, 4.0)),
+        object_storage=ObjectStorageSettings(
+            flush_bytes=cluster.segment_store.container.flush_bytes,
+            flush_age_s=cluster.segment_store.container.flush_age_s,
+            read_ahead_range_bytes=rng.choice((2, 16)) * _KIB,
+            put_retry_delay_s=0.05,
+            put_deadline_s=20.0,
+        ),
+        processes=StoreProcessSettings(health_interval_s=1.0, health_timeout_s=rng.choice((5.0, 10.0))),
+    )
+    remote = cluster.remote_faults
+    if is_sound or remote is None:
+        remote = ObjectFaults(latency_s_max=0.02)
+    faults = replace(log.faults, rates=()) if is_sound else log.faults
+    bucket_log = replace(log, faults=faults, has_one_server=False)
+    return replace(
+        cluster, members=members, remote_faults=remote, chunk_faults=None, bucket_log=bucket_log,
+        has_shared_storage=False, is_combined=False,
+    )  # fmt: skip
 
 
 def _draw_file_faults(rng: random.Random) -> FileFaults:

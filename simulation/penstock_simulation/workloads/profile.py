@@ -51,6 +51,9 @@ class Profile:
         late_requests: requests of the controller that arrive late; None: as drawn.
         controller_attempts_max: how often the controller repeats a request; 0: as drawn.
         controller_count_min, controller_count_max: fewest and most controllers; several have hosts of their own.
+        member_fault_gap_s: above 0: stores and controllers are processes of a cluster of several machines, and this is
+            the mean time between two faults of such clusters; in half of the seeds each fault has time to pass first.
+        member_kinds: kinds of these faults, see `workloads.member_plans`; empty: all.
         controller_fault_gap_s: mean time between two faults that target one of several controllers, 0 for none.
         reserve_file_count: files in reserve for a full disk, enough for all starts on one; then no container may be
             offline because the disk is full. 0: a few, or none, and containers may be offline.
@@ -92,6 +95,8 @@ class Profile:
     controller_attempts_max: int = 0
     controller_count_min: int = 1
     controller_count_max: int = 1
+    member_fault_gap_s: float = 0.0
+    member_kinds: tuple[str, ...] = ()
     controller_fault_gap_s: float = 0.0
     store_count_min: int = 1
     store_count_max: int = 3

@@ -22,6 +22,7 @@ from penstock_simulation.workloads.kept_transactions import KeptTransactions
 from penstock_simulation.workloads.limited_subscribers import LimitedSubscribers
 from penstock_simulation.workloads.long_days import LongDays
 from penstock_simulation.workloads.many_keys import KEY_LENGTH, ManyKeys
+from penstock_simulation.workloads.member_plans import ALL_MEMBER_KINDS, MemberHosts, draw_member_faults
 from penstock_simulation.workloads.mortal_readers import MortalReader
 from penstock_simulation.workloads.offline_container import OfflineContainer
 from penstock_simulation.workloads.plans import draw_controller_faults, draw_owner_changes, draw_plan
@@ -110,12 +111,14 @@ class Scenario:
         cluster = draw_cluster(seed, profile, rng, is_crowded="connections" in workloads)
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
         if cluster.controller_count > 1:
-            names += [*_controllers(cluster), "coordinator"]
+            names += [*_controllers(cluster), *(["coordinator"] if cluster.members is None else [])]
         elif not cluster.is_combined:
             names.append("controller")
         clients = ["client-1", "client-2", *(_machines(profile) if "users" in workloads else ())]
         changes = _draw_owner_changes(random.Random(f"{seed}/owners/{profile.name}"), cluster, profile)
         changes += _draw_controller_faults(random.Random(f"{seed}/controller faults/{profile.name}"), cluster, profile)
+        if cluster.members is not None:
+            changes += _draw_member_faults(random.Random(f"{seed}/member faults/{profile.name}"), cluster, profile)
         return cls(
             seed=seed,
             profile=profile,
@@ -130,7 +133,9 @@ class Scenario:
             crowd_size=_crowd_size(profile, seed),
             has_memory_flips=random.Random(f"{seed}/memory/{profile.name}").random() < profile.memory_flip_rate,
             has_scales=random.Random(f"{seed}/scales/{profile.name}").random() < profile.scale_rate,
-            plan=draw_plan(rng, names, clients, profile.plan).with_faults(changes),
+            plan=(draw_plan(rng, names, clients, profile.plan) if profile.plan.kinds else FaultPlan()).with_faults(
+                changes
+            ),
         )
 
     def __str__(self) -> str:
@@ -396,6 +401,24 @@ def _draw_controller_faults(rng: random.Random, cluster: ClusterSettings, profil
         mean_gap_s=profile.controller_fault_gap_s,
         duration_s=profile.plan.duration_s,
     )
+
+
+def _draw_plan(rng: random.Random, servers: list[str], clients: list[str], profile: Profile) -> FaultPlan:
+    return draw_plan(rng, servers, clients, profile.plan) if profile.plan.kinds else FaultPlan()
+
+
+def _draw_member_faults(rng: random.Random, cluster: ClusterSettings, profile: Profile) -> list[PlannedFault]:
+    assert cluster.members is not None
+    hosts = MemberHosts(
+        stores=[f"store-{number}" for number in range(1, cluster.store_count + 1)],
+        controllers=_controllers(cluster),
+        clients=["client-1", "client-2"],
+        container_count=cluster.segment_store.container_count,
+        session_timeout_s=cluster.members.cluster.session_timeout_s,
+    )
+    kinds = profile.member_kinds or ALL_MEMBER_KINDS
+    gap_s, duration_s = profile.member_fault_gap_s, profile.plan.duration_s
+    return draw_member_faults(rng, hosts, kinds=kinds, mean_gap_s=gap_s, duration_s=duration_s)
 
 
 def _machines(profile: Profile) -> list[str]:

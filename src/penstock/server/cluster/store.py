@@ -56,6 +56,7 @@ class ClusterStore:
     """See the module. `output` receives its messages. `runtime`, closed by `stop`, `machine`: the real ones by default.
 
     Attributes:
+        order: what the parent has written.
         segment_store, server, member: its parts, for observers; None before the start has reached them.
     """
 
@@ -69,7 +70,7 @@ class ClusterStore:
         self.settings: StandaloneSettings = settings_from(
             StandaloneSettings, order.settings, "the settings given by the parent process"
         )
-        self._order = order
+        self.order = order
         self._output = output
         self._machine = machine or LocalMachine()
         self._runtime = runtime if runtime is not None else real_runtime(self.settings.blocking_thread_count_max)
@@ -89,7 +90,7 @@ class ClusterStore:
             raise
 
     async def _start(self) -> None:
-        settings, runtime, order = self.settings, self._runtime, self._order
+        settings, runtime, order = self.settings, self._runtime, self.order
         self._stops.push_async_callback(runtime.work.close)
         operations = await start_operations(settings, runtime, self._stops, self._health, port_offset=order.port_offset)
         ends = KnownEnds()
@@ -140,7 +141,7 @@ class ClusterStore:
         self._say(MemberReady(endpoints))
 
     async def _open_logs(self, ends: KnownEnds) -> ObjectLogFactory:
-        settings, runtime, order = self.settings, self._runtime, self._order
+        settings, runtime, order = self.settings, self._runtime, self.order
         place = ObjectPlace.parse(settings.log)
         objects = runtime.open_objects(place, settings.object_storage.store)
         count = settings.segment_store.container_count
@@ -164,7 +165,7 @@ class ClusterStore:
         )
 
     def _listeners(self) -> list[Listener]:
-        settings, offset = self.settings, self._order.port_offset
+        settings, offset = self.settings, self.order.port_offset
         found = settings.cluster.listeners_on(settings.host, settings.segment_store_port, settings.advertise)
         return [
             replace(
@@ -177,7 +178,7 @@ class ClusterStore:
 
     def _admin_settings(self) -> AdminSettings:
         admin = self.settings.segment_store.admin
-        return replace(admin, port=admin.port + self._order.port_offset if admin.port else 0)
+        return replace(admin, port=admin.port + self.order.port_offset if admin.port else 0)
 
     def _health(self) -> Health:
         if self.segment_store is None or self.member is None or not self.member.announced.is_set():

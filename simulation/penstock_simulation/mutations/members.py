@@ -1,0 +1,103 @@
+"""Planted bugs of a cluster of several machines, and the profile that finds them. See `catalog`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from penstock.controller.cluster.leader import ClusterLeader
+from penstock.controller.cluster.view import ClusterView
+from penstock.model.assignment_plan import Move, MoveReason, _Draft
+from penstock.runtime.coordination import ANY_VERSION, CoordinationStore
+from penstock.segmentstore.cluster.hold import ContainerHold
+from penstock_simulation.mutations.mutation import Mutation, patched
+from penstock_simulation.workloads.plans import PlanSettings
+from penstock_simulation.workloads.profile import Profile
+
+CLUSTER = Profile(
+    name="cluster", member_fault_gap_s=3.0, object_log_rate=1.0, log_fault_rates=(0.0, 0.01), storage="bucket",
+    store_count_min=2, store_count_max=4, controller_count_min=2, controller_count_max=3,
+    workloads=("events", "readers", "transactions", "tables", "bytes", "streams"), share=0.5,
+    plan=PlanSettings(kinds=(), swizzle_rate=0.0, crash_loop_rate=0.0, zombie_rate=0.0),
+    takeover_gap_s=0.0, memory_flip_rate=0.0, refused_rate=0.0,
+)  # fmt: skip
+"""Stores and controllers that find each other in a coordination service, with its sessions, leader and drains."""
+
+
+def _of(name: str, *kinds: str, workloads: tuple[str, ...] = ("events",), gap_s: float = 2.0) -> Profile:
+    """Return a short profile with few workloads, a sound bucket, and some kinds of faults."""
+    return replace(
+        CLUSTER, name=name, member_kinds=kinds, member_fault_gap_s=gap_s, workloads=workloads, share=1.0,
+        log_fault_rates=(0.0,), plan=replace(CLUSTER.plan, duration_s=30.0), writing_s=34.0, scale_rate=0.0,
+    )  # fmt: skip
+
+
+def _delete_the_node_first() -> AbstractContextManager[None]:
+    release = ContainerHold._release
+
+    async def release_late(self: ContainerHold) -> None:
+        await self._delete()
+        await release(self)
+
+    return patched(ContainerHold, "_release", release_late)
+
+
+def _write_on_any_version() -> AbstractContextManager[None]:
+    write = ClusterLeader._write
+
+    async def write_always(
+        self: ClusterLeader,
+        store: CoordinationStore,
+        view: ClusterView,
+        owners: tuple[str, ...],
+        moves: tuple[Move, ...],
+    ) -> None:
+        await write(self, store, replace(view, version=ANY_VERSION), owners, moves)
+
+    return patched(ClusterLeader, "_write", write_always)
+
+
+def _place_at_the_first_store() -> AbstractContextManager[None]:
+    def placed(self: _Draft, container_id: int, reason: MoveReason) -> Move:
+        self._add(0, container_id)
+        return Move(container_id, self._previous[container_id], self.targets[0], reason)
+
+    return patched(_Draft, "_placed", placed)
+
+
+def _place_at_drained_stores() -> AbstractContextManager[None]:
+    place_drained = _Draft.place_drained
+
+    def place(self: _Draft) -> list[Move]:
+        moves = place_drained(self)
+        drained = sorted(self._stores.keys() - set(self.targets))
+        others = [name for name in drained if moves and name != moves[-1].source]
+        return [*moves[:-1], replace(moves[-1], target=others[0])] if others else moves
+
+    return patched(_Draft, "place_drained", place)
+
+
+def _planted(name: str, breaks: str, apply: Callable[[], AbstractContextManager[None]], profile: Profile) -> Mutation:
+    return Mutation(name, breaks, profile, apply)
+
+
+MEMBER_MUTATIONS: Sequence[Mutation] = (
+    _planted(
+        "delete the node of a container before its log is closed", "a store that finds a container free may open it",
+        _delete_the_node_first, _of("hand-overs of members", "drain", "store stopped"),
+    ),
+    _planted(
+        "write the assignment on any version", "of two that assign containers, one succeeds",
+        _write_on_any_version, _of("late leaders", "move", "drain", "coordination", gap_s=1.0),
+    ),
+    _planted(
+        "give lost containers to the first store", "nothing moves that need not",
+        _place_at_the_first_store, _of("lost members", "machine lost"),
+    ),
+    _planted(
+        "give the last drained container to a drained store", "a drained store gets no container",
+        _place_at_drained_stores, replace(_of("drained members", "drain"), store_count_min=4),
+    ),
+)  # fmt: skip
+"""Bugs of this kind. Profiles without `member_fault_gap_s` do not find them."""

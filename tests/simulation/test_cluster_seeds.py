@@ -1,0 +1,103 @@
+"""Whole clusters of several machines: the processes of `penstock.server.cluster` on simulated hosts.
+
+Stores, their parents, controllers, links, sessions and the coordination service fail, and operators drain and restart.
+What holds then is in `penstock_simulation.checks.members`, besides what holds in each simulation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from penstock_simulation.checks.members import bound_of, moves_to_balance
+from penstock_simulation.mutations.members import CLUSTER
+from penstock_simulation.runner import run
+from penstock_simulation.simulated.faults import Fault, FaultPlan, PlannedFault
+from penstock_simulation.simulated.member_faults import (
+    ALL,
+    ALL_SERVERS,
+    CoordinationDown,
+    Drain,
+    MachineLost,
+    SessionsEnd,
+    StoreKilled,
+)
+from penstock_simulation.workloads.member_plans import ALL_MEMBER_KINDS, MemberHosts, draw_member_faults
+from penstock_simulation.workloads.scenario import Scenario
+
+HOSTS = MemberHosts(
+    stores=["store-1", "store-2", "store-3"],
+    controllers=["controller-1", "controller-2"],
+    clients=["client-1", "client-2"],
+    container_count=4,
+    session_timeout_s=8.0,
+)
+#: A cluster without faults but those of the plan.
+QUIET = CLUSTER.of_length(30.0)
+
+
+def seed_with_sound_buckets() -> int:
+    """Return the first seed whose buckets have no faults of their own: bounds are strict there."""
+    for seed in range(100):
+        cluster = Scenario.draw(seed, QUIET).cluster
+        if cluster.bucket_log is not None and not any(rate for _, rate in cluster.bucket_log.faults.rates):
+            return seed
+    raise AssertionError("each cluster has faults of buckets")
+
+
+@pytest.mark.parametrize("seed", [3, 14])
+def test_a_cluster_of_several_machines_keeps_every_promise(seed: int) -> None:
+    outcome = run(seed, CLUSTER.of_length(20.0))
+    assert outcome.violations == ()
+    assert outcome.counts["inside: claims of logs in a bucket"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        StoreKilled("store-1"),
+        MachineLost("store-1", 2.0),
+        SessionsEnd(ALL),
+        CoordinationDown(ALL_SERVERS, 12.0),
+        Drain("store-1", 6.0),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_each_container_is_served_again_within_the_bound_of_a_fault(fault: Fault) -> None:
+    """The end of all sessions also moves nothing: one session of three was seen to end in an outage of ZooKeeper."""
+    plan = FaultPlan((PlannedFault(1.0, fault),))
+    outcome = run(seed_with_sound_buckets(), QUIET, plan=plan)
+    assert outcome.violations == ()
+    assert outcome.fault_counts[f"members: {type(fault).__name__} alone"] == 1
+    assert bound_of(fault) <= 20.0
+
+
+def test_plans_have_every_kind_and_are_text_and_back() -> None:
+    drawn = [
+        draw_member_faults(random.Random(seed), HOSTS, kinds=ALL_MEMBER_KINDS, mean_gap_s=1.0, duration_s=200.0)
+        for seed in range(20)
+    ]
+    for faults in drawn:
+        plan = FaultPlan().with_faults(faults)
+        assert FaultPlan.parse(str(plan)) == plan
+    kinds = {type(planned.fault).__name__ for faults in drawn for planned in faults}
+    assert kinds == {
+        "AdministratorMove", "AnswersLost", "CoordinationCut", "CoordinationDown", "CoordinationLag", "Crash",
+        "DiskStall", "Drain", "MachineLost", "MachinePause", "OrderlyStop", "Partition", "Pause", "SessionsEnd",
+        "StoreKilled",
+    }  # fmt: skip
+
+
+def test_the_fewest_moves_are_those_of_a_search_over_all_assignments() -> None:
+    rng = random.Random(7)
+    for _ in range(40):
+        stores = ["a", "b", "c"][: rng.randint(1, 3)]
+        owners = [rng.choice(["a", "b", "c", ""]) for _ in range(rng.randint(1, 6))]
+        fewest = min(
+            sum(one != other for one, other in zip(owners, each, strict=True))
+            for each in itertools.product(stores, repeat=len(owners))
+            if max(map(each.count, stores)) - min(map(each.count, stores)) <= 1
+        )
+        assert moves_to_balance(owners, stores) == fewest
