@@ -11,8 +11,14 @@ import grpc
 import pytest
 
 import penstock
-from penstock.cli.retention_map import REASONS, explanation_lines, explanation_svg
-from penstock.client.controller.retention import RecordedCut, RetentionExplanation, RetentionSubscriber, StreamPlace
+from penstock.cli.retention_map import explanation_lines, explanation_svg
+from penstock.client.controller.retention import (
+    REASONS,
+    RecordedCut,
+    RetentionExplanation,
+    RetentionSubscriber,
+    StreamPlace,
+)
 from penstock.controller.retention.decision import RetentionRow
 from penstock.controller.settings import ControllerSettings, RetentionSettings
 from penstock.model.policies import Retention

@@ -11,34 +11,11 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from penstock.cli.output import in_bytes, in_time
+from penstock.client.controller.retention import REASONS
 from penstock.model.policies import RetentionKind
 
 if TYPE_CHECKING:
     from penstock.client.controller.retention import RecordedCut, RetentionExplanation, RetentionSubscriber
-
-#: The reasons for the outcome of a scan, by the row of the tables in docs/retention.md.
-REASONS = {
-    "NO_CUTS": "no cut is recorded yet, and there are no events to record a cut of",
-    "SIZE_NO_SUBSCRIBERS": "no group subscribes, so everything before the newest cut that keeps the minimum is deleted",
-    "SIZE_BELOW_MIN_WITHOUT_CUT": "the stream holds less than the minimum",
-    "SIZE_BELOW_MIN": "the subscribers have read all but less than the minimum, so the minimum decides",
-    "SIZE_BELOW_MIN_OVERLAPPING": "the subscribers are past the minimum's cut on some keys only, so the newest cut "
-    "that all of them have reached decides",
-    "SIZE_BETWEEN": "the subscribers' unread data is between the minimum and the maximum, so their positions decide",
-    "SIZE_PAST_MAX": "the subscribers' unread data exceeds the maximum, so the maximum decides: unread events are "
-    "deleted",
-    "SIZE_PAST_MAX_WITHOUT_GAIN": "the subscribers' unread data equals the maximum, and the maximum's cut would free "
-    "nothing more",
-    "TIME_NO_SUBSCRIBERS": "no group subscribes, so everything before the newest cut of the minimum's age is deleted",
-    "TIME_WITHOUT_CUT": "no recorded cut is as old as the minimum",
-    "TIME_ABOVE_MIN": "the subscribers have read all events older than the minimum, so the minimum decides",
-    "TIME_MIN_OVERLAPPING": "the subscribers are past the minimum's cut on some keys only, so the newest cut that all "
-    "of them have reached decides",
-    "TIME_BETWEEN": "the age of the subscribers' unread data is between the minimum and the maximum, so their "
-    "positions decide",
-    "TIME_PAST_MAX": "the subscribers have unread events older than the maximum: these are deleted",
-    "TIME_MAX_OVERLAPPING": "on some keys the subscribers have unread events older than the maximum: these are deleted",
-}
 
 #: Columns from head to tail, and the longest name that is shown whole beside them.
 _COLUMNS, _NAME_LENGTH_MAX = 48, 28
@@ -113,17 +90,9 @@ def _holders(found: RetentionExplanation) -> str:
     last = [one for one in found.subscribers if one.is_last]
     names = ", ".join(one.name for one in last[:3]) + (f" and {len(last) - 3} more" if len(last) > 3 else "")
     unread = max((found.tail.size_bytes - one.place.size_bytes for one in last), default=0)
-    if not is_held(found):
+    if not found.is_held:
         return f"none; {names} is furthest from the tail, with {in_bytes(unread)} unread"
     return f"{names}, with {in_bytes(unread)} unread"
-
-
-def is_held(found: RetentionExplanation) -> bool:
-    """Say whether subscribers keep what the policy's minimum alone would not."""
-    return found.row in (
-        "SIZE_BETWEEN", "SIZE_PAST_MAX_WITHOUT_GAIN", "TIME_BETWEEN", "SIZE_BELOW_MIN_OVERLAPPING",
-        "TIME_MIN_OVERLAPPING",
-    )  # fmt: skip
 
 
 def _cuts(found: RetentionExplanation) -> str:
@@ -158,7 +127,7 @@ def _limits(found: RetentionExplanation) -> Iterator[_Mark]:
 def _subscriber(found: RetentionExplanation, one: RetentionSubscriber) -> _Mark:
     unread = in_bytes(max(found.tail.size_bytes - one.place.size_bytes, 0))
     remark = f"{unread} unread" if one.has_published else f"{unread} unread, has published nothing"
-    is_holding = one.is_last and is_held(found)
+    is_holding = one.is_last and found.is_held
     return _Mark(one.name, one.place.size_bytes, f"{remark}, holds the head" if is_holding else remark, is_holding)
 
 

@@ -58,7 +58,7 @@ def web(
         with connected(uri) as session:
             session.call(_reached(session.client))
         hosts = (*(allow_host or ()), *(() if host in ("0.0.0.0", "::") else (host,)))
-        app = WebApp(connection_to(uri), WebSettings(hosts=hosts))
+        app = WebApp(connection_to(uri), WebSettings(hosts=hosts), controller=uri)
         listening = _listen(host, port)
         scheme = "http" if certificate is None else "https"
         shown = f"{scheme}://{'localhost' if host == '127.0.0.1' else host}:{listening.getsockname()[1]}"

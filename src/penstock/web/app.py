@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import unquote
@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.model.errors import AuthenticationBusyError, AuthenticationError, PenstockError
 from penstock.web import events, groups, sessions, streams, tables, tail
 from penstock.web.callers import Callers, Connect, Lease, user_of
+from penstock.web.console.console import FORM_TYPE, Console, Endpoint
 from penstock.web.errors import Refusal, refusal_of
 from penstock.web.openapi import openapi_document
 from penstock.web.routes import Reply, Request, Route
@@ -47,13 +48,21 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class WebApp:
-    """See the module. `connect` makes the clients of callers; `hosts` are further names of this server."""
+    """See the module.
+
+    Args:
+        connect: makes the clients of callers.
+        hosts: further names of this server.
+        controller: address of the cluster, for the commands that the console shows.
+    """
 
     def __init__(
         self,
         connect: Connect,
         settings: WebSettings,
         hosts: Iterable[str] = (),
+        *,
+        controller: str = "tcp://localhost:9090",
     ) -> None:
         self._settings = settings
         self._hosts = {*_LOOPBACK, *settings.hosts, *hosts}
@@ -61,6 +70,7 @@ class WebApp:
         #: Requests being served, without those that follow a stream; and those.
         self.under_way: int = 0
         self.tail_count: int = 0
+        self._console = Console(self._callers, controller, settings, os.urandom)
         self._document = openapi_document(ROUTES)
         methods: dict[str, list[Route]] = {}
         for route in ROUTES:
@@ -70,6 +80,7 @@ class WebApp:
                 HttpRoute("/ping", _ping),
                 HttpRoute("/v1/openapi.json", self._openapi),
                 *(self._http_route(path, found) for path, found in methods.items()),
+                *(self._page_route(*endpoint) for endpoint in self._console.endpoints()),
             ],
             exception_handlers={HTTPException: _http_refusal},
             lifespan=self._lifespan,
@@ -81,7 +92,8 @@ class WebApp:
         await self.close()
 
     async def close(self) -> None:
-        """Close the clients of callers."""
+        """Close the clients of callers, and the console."""
+        await self._console.close()
         await self._callers.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,8 +120,25 @@ class WebApp:
 
         return HttpRoute(path, serve, methods=list(by_method))
 
-    def _refusal(self, http: HttpRequest, *, is_stream: bool) -> Refusal | None:
-        """Return why a request is refused before anything else."""
+    def _page_route(self, path: str, endpoint: Endpoint, methods: list[str]) -> HttpRoute:
+        """Return a route of the console, with the guards of all routes; changes are forms."""
+
+        async def serve(http: HttpRequest) -> Response:
+            refusal = self._refusal(http, change_types=(FORM_TYPE,))
+            if refusal is not None:
+                return self._console.refused(http, refusal)
+            self.under_way += 1
+            try:
+                return await endpoint(http)
+            finally:
+                self.under_way -= 1
+
+        return HttpRoute(path, serve, methods=methods)
+
+    def _refusal(
+        self, http: HttpRequest, *, is_stream: bool = False, change_types: Sequence[str] = _CHANGE_TYPES
+    ) -> Refusal | None:
+        """Return why a request is refused before anything else. `change_types`: media types of changes."""
         host = http.headers.get("host", "")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name not in self._hosts:
@@ -118,8 +147,8 @@ class WebApp:
             )
         if http.method not in ("GET", "HEAD"):
             media = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if http.method != "DELETE" and media not in _CHANGE_TYPES:
-                return Refusal(415, "MediaType", f"the content type is {media!r}, expected application/json")
+            if http.method != "DELETE" and media not in change_types:
+                return Refusal(415, "MediaType", f"the content type is {media!r}, expected {change_types[0]}")
             origin = http.headers.get("origin")
             if origin is not None and origin.partition("://")[2] != host:
                 return Refusal(403, "ForeignOrigin", f"requests from pages of {origin} are refused")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.model.errors import (
     AccessDeniedError,
+    AccessError,
     AuthenticationBusyError,
     AuthenticationError,
     ConnectionLostError,
@@ -42,6 +43,10 @@ class NoSuchReaderError(PenstockError):
     """A reader group has no reader of this name."""
 
 
+class ForeignFormError(AccessError):
+    """A form without the token of a page of this server: a page of another site may have made it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An answer that is not the wanted one. `body` has ``error`` and ``message``."""
@@ -63,6 +68,7 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (AuthenticationError, 401),
     (AccessDeniedError, 403),
     (TokenRefusedError, 403),
+    (ForeignFormError, 403),
     (NoSuchScopeError, 404),
     (NoSuchStreamError, 404),
     (NoSuchReaderGroupError, 404),

@@ -7,6 +7,30 @@ from dataclasses import dataclass
 from penstock.model.policies import Retention
 from penstock.model.stream_cuts import StreamCut
 
+#: The reasons for the outcome of a scan, by the row of the tables in docs/retention.md.
+REASONS = {
+    "NO_CUTS": "no cut is recorded yet, and there are no events to record a cut of",
+    "SIZE_NO_SUBSCRIBERS": "no group subscribes, so everything before the newest cut that keeps the minimum is deleted",
+    "SIZE_BELOW_MIN_WITHOUT_CUT": "the stream holds less than the minimum",
+    "SIZE_BELOW_MIN": "the subscribers have read all but less than the minimum, so the minimum decides",
+    "SIZE_BELOW_MIN_OVERLAPPING": "the subscribers are past the minimum's cut on some keys only, so the newest cut "
+    "that all of them have reached decides",
+    "SIZE_BETWEEN": "the subscribers' unread data is between the minimum and the maximum, so their positions decide",
+    "SIZE_PAST_MAX": "the subscribers' unread data exceeds the maximum, so the maximum decides: unread events are "
+    "deleted",
+    "SIZE_PAST_MAX_WITHOUT_GAIN": "the subscribers' unread data equals the maximum, and the maximum's cut would free "
+    "nothing more",
+    "TIME_NO_SUBSCRIBERS": "no group subscribes, so everything before the newest cut of the minimum's age is deleted",
+    "TIME_WITHOUT_CUT": "no recorded cut is as old as the minimum",
+    "TIME_ABOVE_MIN": "the subscribers have read all events older than the minimum, so the minimum decides",
+    "TIME_MIN_OVERLAPPING": "the subscribers are past the minimum's cut on some keys only, so the newest cut that all "
+    "of them have reached decides",
+    "TIME_BETWEEN": "the age of the subscribers' unread data is between the minimum and the maximum, so their "
+    "positions decide",
+    "TIME_PAST_MAX": "the subscribers have unread events older than the maximum: these are deleted",
+    "TIME_MAX_OVERLAPPING": "on some keys the subscribers have unread events older than the maximum: these are deleted",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class StreamPlace:
@@ -100,3 +124,11 @@ class RetentionExplanation:
     def cut_bytes(self) -> int:
         """Bytes that the pass would truncate."""
         return 0 if self.chosen is None else self.chosen.size_bytes - self.head.size_bytes
+
+    @property
+    def is_held(self) -> bool:
+        """Whether subscribers keep what the policy's minimum alone would not."""
+        return self.row in (
+            "SIZE_BETWEEN", "SIZE_PAST_MAX_WITHOUT_GAIN", "TIME_BETWEEN", "SIZE_BELOW_MIN_OVERLAPPING",
+            "TIME_MIN_OVERLAPPING",
+        )  # fmt: skip

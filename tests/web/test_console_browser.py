@@ -1,0 +1,288 @@
+"""The console in Chromium: each page at both widths and in both colours, accessibility, hostile contents, rights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.testing import MemoryServer, memory_server
+from penstock.web.app import WebApp
+from penstock.web.callers import connection_to
+from penstock.web.settings import WebSettings
+from support.browser import NARROW, WIDE, Browser, opened_browser, served
+from support.secured_server import PASSWORD, SecuredServer
+
+#: See `test_console_pages`: what would run if it became a part of a page.
+HOSTILE = (
+    b"<script>window.hit = 1</script>",
+    b'<img src="/none" onerror="window.hit=1">',
+    b"</pre></details><svg onload=window.hit=1>",
+    b'{"<img src=x onerror=window.hit=1>": "<script>window.hit=1</script>"}',
+    "\u202e<b>\u2066\x1b[31m".encode(),
+)
+#: Rules that a width and colours do not change are checked once; contrast in light colours by night.
+IS_NIGHTLY = os.environ.get("PENSTOCK_TEST_PROFILE") == "nightly"
+PAGES = (
+    "/console/",
+    "/console/streams",
+    "/console/streams?scope=none",
+    "/console/streams/shop/orders/events?at=last:12",
+    "/console/streams/shop/orders/events?at=earliest&columns=order,customer.id&where=total+>+10&form=json&limit=5",
+    "/console/streams/shop/orders/events?where=wrong",
+    "/console/streams/shop/orders/segments",
+    "/console/streams/shop/orders/groups",
+    "/console/streams/shop/orders/settings",
+    "/console/streams/shop/orders/retention",
+    "/console/streams/shop/orders/transactions",
+    "/console/streams/shop/orders/change/truncate?at=latest",
+    "/console/streams/shop/orders/change/policies?scaling=fixed&segments=3&keep=7d",
+    "/console/new-stream",
+    "/console/groups",
+    "/console/groups/shop/billing",
+    "/console/groups/shop/billing/change/reset?to=latest",
+    "/console/tables",
+    "/console/tables/shop/prices",
+    "/console/storage",
+    "/console/cluster",
+    "/console/account",
+    "/console/sign-in",
+    "/console/none",
+)
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[MemoryServer]:
+    """A server with a stream of orders, of which a segment was split, and a group that is behind."""
+    with memory_server() as server:
+        asyncio.run(fill(server.uri))
+        yield server
+
+
+async def fill(uri: str) -> None:
+    async with aio.connect(uri) as client:
+        await client.create_stream("shop/orders", scaling=penstock.Scaling.fixed(2), tags=["<i>retail"])
+        async with client.event_writer("shop/orders") as writer:
+            for number in range(40):
+                event = {"order": number, "total": number, "customer": {"id": "ann"}}
+                await writer.write(json.dumps(event).encode(), routing_key=str(number))
+            for data in HOSTILE:
+                await writer.write(data, routing_key="1")
+        first = (await client.segments_of("shop/orders"))[0]
+        await client.scale_stream("shop/orders", seal=[first.segment_id], key_ranges=[(0.0, 0.25), (0.25, 0.5)])
+        async with client.reader_group("shop/billing", ["shop/orders"], retention="automatic"):
+            pass
+        await client.create_table("shop/prices", key_length=32)
+        async with client.table("shop/prices", keys=penstock.TextKeys()) as table:
+            await table.put("<img src=x onerror=hit=1>", HOSTILE[0])
+        for _ in range(2):
+            transaction = await client.begin_transaction("shop/orders", lease_s=600)
+            await client.prepare_transaction("shop/orders", transaction.id)
+            await transaction.detach()
+
+
+@pytest.fixture(scope="module")
+def address(shop: MemoryServer) -> Iterator[str]:
+    with served(WebApp(connection_to(shop.uri), WebSettings(), controller=shop.uri)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser(address: str) -> Iterator[Browser]:
+    with opened_browser(address) as found:
+        yield found
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_accessible_fits_both_widths_and_runs_nothing_hostile(browser: Browser, path: str) -> None:
+    for width, is_dark in ((WIDE, False), (NARROW, True)):
+        browser.show(width, is_dark=is_dark)
+        browser.open(path)
+        assert not browser.is_wider_than_window(), width
+        browser.driver.execute_script("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+        if width == NARROW:
+            assert browser.violations() == []
+        elif IS_NIGHTLY:
+            assert browser.violations(only="color-contrast") == []
+        assert browser.driver.execute_script("return window.hit === undefined")
+        assert browser.problems() == []
+
+
+def test_a_page_is_used_with_the_keyboard(browser: Browser) -> None:
+    """The first key leads past the menu, and all that can be used gets the focus visibly."""
+    from selenium.webdriver.common.keys import Keys
+
+    browser.show(WIDE)
+    browser.open("/console/streams")
+    browser.find("body").send_keys(Keys.TAB)
+    skip = browser.driver.switch_to.active_element
+    assert skip.text == "Skip to the content"
+    assert skip.is_displayed()
+    skip.send_keys(Keys.ENTER)
+    assert browser.driver.switch_to.active_element.get_attribute("id") == "main"
+    for _ in range(40):
+        browser.driver.switch_to.active_element.send_keys(Keys.TAB)
+        focused = browser.driver.switch_to.active_element
+        outline = browser.driver.execute_script("return getComputedStyle(arguments[0]).outlineStyle", focused)
+        assert outline != "none", focused.get_attribute("outerHTML")
+        if focused.text == "shop/orders":
+            focused.send_keys(Keys.ENTER)
+            break
+    browser.until(lambda: "shop/orders" in browser.title, "the page of the stream")
+
+
+def test_pages_work_without_javascript(address: str) -> None:
+    with opened_browser(address, has_script=False) as browser:
+        browser.open("/console/")
+        browser.link("Streams").click()
+        browser.link("shop/orders").click()
+        browser.field("where").send_keys("order < 3")
+        browser.field("from").clear()
+        browser.field("from").send_keys("earliest")
+        browser.press("Show")
+        browser.until(lambda: "3 events" in browser.text, "the events")
+        browser.link("segments").click()
+        assert len(browser.driver.find_elements("css selector", "svg .box")) == 4
+
+
+def test_a_filter_and_columns_are_used_as_a_reader_of_events_would(browser: Browser) -> None:
+    browser.show(WIDE)
+    browser.open("/console/")
+    browser.link("Streams").click()
+    browser.link("shop/orders").click()
+    browser.field("columns").send_keys("order, customer.id")
+    browser.field("where").send_keys("order = 7")
+    browser.press("Show")
+    browser.until(lambda: "1 event," in browser.text, "one event")
+    assert [cell.text for cell in browser.driver.find_elements("css selector", "tbody td")][3:5] == ["7", "ann"]
+    browser.find("td.event summary").click()
+    assert "Download" in browser.text
+    for each in browser.driver.find_elements("css selector", "details.snippets summary"):
+        each.click()
+    browser.command("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    browser.press("Copy")
+    browser.until(lambda: "Copied" in browser.text, "the result of copying")
+
+
+def test_questions_of_a_user_with_a_problem_take_three_clicks(browser: Browser) -> None:
+    """Each begins at the overview; the guide lists them."""
+    browser.show(WIDE)
+    browser.open("/console/")
+    browser.link("shop/billing").click()
+    browser.until(lambda: "Why it is behind: it has no readers" in browser.text, "why a group is behind")
+
+    browser.open("/console/")
+    browser.link("Storage").click()
+    browser.link("shop/orders").click()
+    browser.until(lambda: "Held by" in browser.text, "who holds the space")
+
+    browser.open("/console/")
+    browser.link("Streams").click()
+    browser.link("shop/orders").click()
+    browser.field("from").clear()
+    browser.field("from").send_keys("00:00")
+    browser.press("Show")
+    browser.until(lambda: '"order"' in browser.text and "00:00" in browser.driver.current_url.replace("%3A", ":"),
+                  "the events of a time")  # fmt: skip
+
+    browser.open("/console/")
+    browser.link("Streams").click()
+    browser.link("shop/orders").click()
+    browser.link("transactions").click()
+    browser.until(lambda: "the decision of its coordinator" in browser.text, "what a transaction waits for")
+
+
+def test_a_change_is_confirmed_by_typing_the_name(browser: Browser) -> None:
+    browser.show(WIDE)
+    browser.open("/console/streams")
+    browser.link("New stream…").click()
+    browser.field("scope").send_keys("shop")
+    browser.field("name").send_keys("made")
+    browser.field("keep").send_keys("7d")
+    browser.press("Show what this would do")
+    browser.until(lambda: "keeps 7 d" in browser.text, "the effects")
+    assert browser.violations() == []
+    browser.field("Type").send_keys("shop/wrong")
+    browser.press("Create")
+    browser.until(lambda: "Nothing was changed" in browser.text, "the mistake")
+    browser.field("Type").send_keys("shop/made")
+    browser.press("Create")
+    browser.until(lambda: "is created" in browser.text, "the result")
+    assert "penstock stream create shop/made" in browser.text
+    assert browser.violations() == []
+
+
+@contextmanager
+def secured(directory: Path) -> Iterator[tuple[SecuredServer, str]]:
+    """Run a server with accounts in a thread, and the console for it."""
+    from penstock.runtime.portal import Portal
+
+    portal = Portal("secured-server")
+    try:
+        server = SecuredServer(directory)
+        portal.call(server.server.start())
+        uri = server.server.controller_uri
+        try:
+            with served(WebApp(connection_to(uri, server.authority), WebSettings(), controller=uri)) as address:
+                portal.call(make_shop(server))
+                yield server, address
+        finally:
+            portal.call(server.close())
+    finally:
+        portal.close()
+
+
+async def make_shop(server: SecuredServer) -> None:
+    from penstock.runtime.client_security import ClientSecurity, Credentials
+
+    security = ClientSecurity(Credentials("root", PASSWORD), server.authority)
+    async with aio.Client(server.server.controller_uri, security=security) as client:
+        await client.create_stream("shop/orders")
+        await client.create_stream("shop/secrets")
+        async with client.event_writer("shop/orders") as writer:
+            await writer.write(b'{"order": 1}', routing_key="1")
+
+
+def sign_in(browser: Browser, user: str, password: str) -> None:
+    browser.field("account").send_keys(user)
+    browser.field("password").send_keys(password)
+    browser.press("Sign in")
+
+
+def test_an_account_sees_what_its_rights_allow(tmp_path: Path) -> None:
+    with secured(tmp_path) as (_, address), opened_browser(address) as browser:
+        browser.open("/console/streams/shop/orders/events")
+        assert browser.title == "Sign in"
+        sign_in(browser, "reader", "wrong")
+        browser.until(lambda: browser.driver.find_elements("css selector", "[role=alert]"), "the refusal")
+        sign_in(browser, "reader", PASSWORD)
+        browser.until(lambda: "shop/orders" in browser.title, "the page that was requested first")
+        assert "account reader" in browser.text
+        assert '{"order": 1}' in browser.text
+        assert browser.violations() == []
+        browser.open("/console/streams/shop/orders/change/seal")
+        browser.field("Type").send_keys("shop/orders")
+        browser.press("Seal")
+        browser.until(lambda: "Nothing was changed" in browser.text, "the refusal of a change")
+        browser.open("/console/streams/shop/secrets/events")
+        assert browser.title == "Not permitted"
+        assert browser.violations() == []
+        browser.open("/console/")
+        assert "No rates" in browser.text
+        browser.open("/console/streams")
+        assert "enter a scope" in browser.text
+        browser.field("scope").send_keys("shop")
+        browser.press("Find")
+        browser.link("shop/orders")
+        assert "secrets" not in browser.text
+        browser.find(".user button").click()
+        browser.until(lambda: browser.title == "Sign in", "the page to sign in")
+        browser.open("/console/streams/shop/orders/events")
+        assert browser.title == "Sign in"
