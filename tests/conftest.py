@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.hdfs_server import HdfsServer, HdfsStartError, HdfsUnavailableError, shared_hdfs
+from support.killed_cluster import VARIABLE, ClusterServer
 from support.s3_server import MinioServer, S3Server, S3StartError, S3UnavailableError
 from support.standalone_process import StandaloneProcess
 from support.zookeeper_server import ZooKeeperServers, ZooKeeperStartError, ZooKeeperUnavailableError
@@ -87,8 +88,10 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., StandaloneProcess]]:
 
 
 @pytest.fixture
-def server(make_server: Callable[..., StandaloneProcess]) -> StandaloneProcess:
-    """Start a server with a data directory."""
+def server(make_server: Callable[..., StandaloneProcess], tmp_path: Path) -> StandaloneProcess:
+    """Start a server with a data directory; or give a cluster that runs already, see `support.killed_cluster`."""
+    if uri := os.environ.get(VARIABLE):
+        return ClusterServer(tmp_path, uri).empty()
     return make_server().start()
 
 

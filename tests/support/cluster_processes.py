@@ -90,11 +90,16 @@ class ClusterProcess:
             self.process.kill()
             self.process.wait()
 
+    def wait(self) -> int:
+        """Wait for its end; return its exit code."""
+        assert self.process is not None
+        return self.process.wait(WAIT_S)
+
     def terminate(self) -> int:
         """Stop it cleanly; return its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WAIT_S)
+        return self.wait()
 
 
 class Cluster:
@@ -125,8 +130,13 @@ class Cluster:
 
     def init(self, containers: int) -> None:
         """Make the cluster."""
-        done = self.command("init", "--containers", str(containers), "--log", self._log, "--tier2", self._tier2)
+        done = self.command("init", "--containers", str(containers), *self.places)
         assert done.returncode == 0, done.stdout + done.stderr
+
+    @property
+    def places(self) -> list[str]:
+        """Where the log and long-term storage are, as options."""
+        return ["--log", self._log, "--tier2", self._tier2]
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``penstock cluster``."""

@@ -204,8 +204,8 @@ class Driver:
 class KillRuns:
     """Query, export, and the one who kills. Leave it as a context manager to end all of it.
 
-    Without `is_exactly_once` the sink appends, and only drivers are to die; `executors`: so many JVMs of their own. See
-    the module.
+    Without `is_exactly_once` the sink appends, and only drivers are to die; `executors`: so many JVMs of their own.
+    `store`: instead of one in `directory`. See the module.
     """
 
     def __init__(
@@ -216,6 +216,7 @@ class KillRuns:
         *,
         is_exactly_once: bool = True,
         executors: int = 0,
+        store: StandaloneProcess | None = None,
     ) -> None:
         self._is_exactly_once = is_exactly_once
         self._master = f"local-cluster[{executors},1,1024]" if executors else "local[2,4]"
@@ -228,7 +229,7 @@ class KillRuns:
         self._note = note
         self._checkpoint = Checkpoint(directory / "checkpoint")
         self._table = directory / "table"
-        self._store = StandaloneProcess(directory / "store")
+        self._store = store or StandaloneProcess(directory / "store")
         self._driver: Driver | None = None
         self._exit = ExitStack()
         #: How long the latest undisturbed query and export took.
