@@ -140,6 +140,27 @@ def test_a_container_is_found_through_moves_and_take_overs(seed: int) -> None:
     run(scenario, seed)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_container_is_found_at_the_newer_of_two_live_stores_with_one_name(seed: int) -> None:
+    """The older one hands it over; both remain announced."""
+
+    async def scenario(world: World) -> None:
+        admin, locator = world.admin, world.directory.locator(INSIDE)
+        await admin.create(f"{HOSTS_PATH}/a~1", encode_node(host(1)), is_ephemeral=True)
+        await admin.set(ASSIGNMENT_PATH, assigned(1, "a", "a"))
+        await admin.create(f"{HELD_PATH}/0", held("a"), is_ephemeral=True)
+        await world.until(lambda: world.directory.places.holders == {0: "a~1"})
+        await admin.create(f"{HOSTS_PATH}/a~2", encode_node(host(2)), is_ephemeral=True)
+        await asyncio.sleep(5.0)
+        assert locator.endpoint_of(0) == ("in", 1)
+        await admin.multi(
+            [DeleteNode(f"{HELD_PATH}/0"), CreateNode(f"{HELD_PATH}/0", held("a", "2"), is_ephemeral=True)]
+        )
+        await world.until(lambda: locator.endpoint_of(0) == ("in", 2))
+
+    run(scenario, seed)
+
+
 def test_what_is_known_is_kept_while_zookeeper_is_away() -> None:
     async def scenario(world: World) -> None:
         admin, locator = world.admin, world.directory.locator(INSIDE)

@@ -66,7 +66,7 @@ class ClusterPlaces:
         return None if host is None else host.endpoints.get(listener)
 
     def unsure_holders(self, listed: frozenset[int]) -> list[int]:
-        """Return the containers whose holder has to be read: unknown, or not the store that the container belongs to.
+        """Return the containers whose holder has to be read: unknown, or not the newest process of their store.
 
         A store takes over only what is assigned to it, so the others have not changed.
         """
@@ -76,7 +76,7 @@ class ClusterPlaces:
         holder = self.holders.get(container_id)
         if holder is None or holder not in self.hosts or container_id >= len(self.owners):
             return False
-        return split_host_node_name(holder)[0] == self.owners[container_id]
+        return holder == self.newest.get(self.owners[container_id])
 
 
 class ClusterDirectory:
