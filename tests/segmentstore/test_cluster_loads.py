@@ -128,6 +128,20 @@ def test_nothing_moves_if_the_log_of_all_stores_fails_and_recovers() -> None:
     run(scenario)
 
 
+def test_the_containers_of_most_stores_move_only_after_a_while() -> None:
+    """If two of three are impaired, it is probably the log of all."""
+
+    async def scenario(world: World) -> None:
+        sources = await start(world, "a", "b", "c")
+        for name in "ab":
+            sources[name].log_failed_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(30.0)
+        assert world.served() == {"a": 2, "b": 2, "c": 2}
+        await world.until(lambda served: served["c"] == CONTAINERS)
+
+    run(scenario)
+
+
 def test_a_store_that_lacks_memory_gives_its_containers_away() -> None:
     """Three failures of its own within a minute; a move cannot help a container that fails for another reason."""
 

@@ -167,7 +167,7 @@ class ClusterLeader:
         if wait_s > 0:
             return min(wait_s, settings.poll_s)
         moving = memory.moving(view, settings.stuck_s)
-        impaired = memory.impaired(settings.impaired_wait_s)
+        impaired = memory.impaired(settings)
         stores = {name: LiveStore(host.weight, host.zone, name in impaired) for name, host in view.hosts.items()}
         drains = view.drains | {name for name, host in view.hosts.items() if host.state is HostState.DRAINING}
         planned, moves = plan(
@@ -176,7 +176,7 @@ class ClusterLeader:
         )  # fmt: skip
         if not moves:
             # A departure of most is planned again when the wait is over.
-            is_soon = moving or has_lost or memory.has_newly_impaired(settings.impaired_wait_s)
+            is_soon = moving or has_lost or memory.has_newly_impaired(settings)
             return settings.moving_poll_s if is_soon else settings.poll_s
         await self._write(store, view, planned, moves)
         memory.moved(moves)
@@ -229,6 +229,7 @@ class _Memory:
         self._left: dict[str, tuple[float, int]] = {}
         self._window_s = 0.0
         self._hot_since_s: dict[str, float] = {}
+        self._store_count = 0
         self._impaired_since_s: dict[str, float] = {}
         #: When a store was last found to be impaired no more.
         self._recovered_s = -math.inf
@@ -240,6 +241,7 @@ class _Memory:
         """Take note of a view."""
         now_s = self._clock()
         self._window_s = session_timeout_s
+        self._store_count = len(view.hosts)
         for name, host in view.hosts.items():
             self._joined_s.setdefault(name, now_s)
             self._weights[name] = host.weight
@@ -267,16 +269,20 @@ class _Memory:
             else:
                 self._hot_since_s.pop(name, None)
 
-    def impaired(self, wait_s: float) -> set[str]:
-        """Return the stores that have been impaired for `wait_s`; none soon after another one has recovered."""
+    def impaired(self, settings: LeaderSettings) -> set[str]:
+        """Return the stores that have been impaired for long enough; none soon after another one has recovered."""
         now_s = self._clock()
         if now_s - self._recovered_s < _RECOVERY_WAIT_S:
             return set()
+        wait_s, moves = settings.impaired_wait_s, settings.moves
+        if 100 * len(self._impaired_since_s) > moves.mass_percent * self._store_count:
+            # Rather the log than the stores; they may not all have noticed it.
+            wait_s = max(wait_s, moves.mass_wait_s)
         return {name for name, since_s in self._impaired_since_s.items() if now_s - since_s >= wait_s}
 
-    def has_newly_impaired(self, wait_s: float) -> bool:
-        """Return whether a store is impaired, and has not been for `wait_s`."""
-        return len(self.impaired(wait_s)) < len(self._impaired_since_s)
+    def has_newly_impaired(self, settings: LeaderSettings) -> bool:
+        """Return whether a store is impaired, and its containers may not be moved yet."""
+        return len(self.impaired(settings)) < len(self._impaired_since_s)
 
     def first_wait_s(self, delay_s: float) -> float:
         """Return the time until containers of missing stores may be moved."""

@@ -23,7 +23,7 @@ class Impairment:
 
     Attributes:
         reason: why the store is impaired, for people; empty: it is not.
-        is_log_silent: whether the log is a reason: it does not answer, or did not until recently.
+        is_log_silent: whether the log is a reason, and does not answer now.
     """
 
     def __init__(self, settings: MemberSettings) -> None:
@@ -49,7 +49,7 @@ class Impairment:
         self._seen_s = now_s
         self._note_log(min(elapsed_s, _INTERVALS_MAX * self._settings.check_s), log_problem_s)
         self._note_failures(now_s, own_failures)
-        self.is_log_silent = self._is_log_bad
+        self.is_log_silent = self._is_log_bad and self._good_s == 0.0
         parts = []
         if self._is_log_bad:
             parts.append(f"its log has not answered for {log_problem_s:.0f} s" if log_problem_s else "its log recovers")
