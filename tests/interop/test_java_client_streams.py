@@ -97,7 +97,8 @@ def test_a_killed_server_loses_and_doubles_no_event(java: JavaProcess, server: S
     writing.result()
     events, ranges = java.run(calls.read_batch, "orders", "", "")
     assert_each_key_in_order(events, count)
-    assert {segment: begin for segment, (begin, _) in ranges.items()} == {0: 0, 1: 0}
+    # Segments have other numbers if there was a stream of this name before.
+    assert [begin for begin, _ in ranges.values()] == [0, 0]
 
     cut = java.run(calls.tail_cut, "orders")
     java.run(calls.write_events, "orders", count, count + 10, KEY_COUNT)

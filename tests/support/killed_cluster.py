@@ -15,8 +15,9 @@ from pathlib import Path
 from types import TracebackType
 
 import penstock
+from penstock.model.errors import PenstockError
 from penstock.server.standalone_process import StandaloneProcess
-from support.cluster_processes import Cluster, kill_process
+from support.cluster_processes import WAIT_S, Cluster, kill_process
 from support.network_cluster import SETTINGS
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from support.zookeeper_server import ZooKeeperServers
@@ -57,13 +58,18 @@ class ClusterServer(StandaloneProcess):
         return 0
 
     def empty(self) -> ClusterServer:
-        """Delete what tests before have made."""
+        """Delete what tests before have made, however often something is killed meanwhile."""
 
         async def delete_all() -> None:
-            async with penstock.aio.connect(self._uri) as client:
-                for scope in [each async for each in client.scopes()]:
-                    if not scope.startswith("_"):
-                        await client.delete_scope(scope, recursive=True)
+            async with asyncio.timeout(WAIT_S), penstock.aio.connect(self._uri) as client:
+                while True:
+                    try:
+                        scopes = [each async for each in client.scopes() if not each.startswith("_")]
+                        if not scopes:
+                            return
+                        await client.delete_scope(scopes[0], recursive=True)
+                    except PenstockError:
+                        await asyncio.sleep(0.5)
 
         asyncio.run(delete_all())
         return self
