@@ -15,6 +15,7 @@ from pathlib import Path
 
 from penstock.cli.failure import code_of, fail
 from penstock.model.errors import DataDirectoryLostError, InvalidArgumentError, LogTakenOverError, PenstockError
+from penstock.runtime.client_security import CA_VARIABLE
 from penstock.runtime.collector import settle_collector
 from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.heap import bound_heaps, keep_heap_small
@@ -25,6 +26,7 @@ from penstock.runtime.sockets import can_resolve
 from penstock.server.pravega_settings import read_pravega_settings
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
+from penstock.server.web_process import DERIVED_OFFSET, WebListener
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -105,11 +107,14 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         where = server.data_description
         logger.info("ready after %.2f s: controller %s, data in %s", took_s, server.controller_uri, where)
         await _warn_of_addresses(settings)
+        web = _web_listener(server)
+        web.start()
         _log_ports(server)
-        _tell_ready(server, took_s, as_json)
+        _tell_ready(server, web, took_s, as_json)
         manager.ready(f"controller {server.controller_uri}")
         await stop_asked
         manager.stopping()
+        await web.stop()
     finally:
         stop_asked.cancel()
     try:
@@ -159,7 +164,26 @@ def _log_ports(server: Standalone) -> None:
         logger.info("health and metrics on port %d: /live, /ready, /v1/health, /metrics", server.operations.port)
 
 
-def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
+def _web_listener(server: Standalone) -> WebListener:
+    """Return the port of REST and console. Its process is a client of the server, and serves HTTPS if that has TLS."""
+    settings = server.settings
+    options = ["--uri", server.controller_uri, "--host", settings.host]
+    environment: dict[str, str] = {}
+    for name in dict.fromkeys((settings.advertised_host, *settings.web.hosts)):
+        options += ["--allow-host", name]
+    if server.security is not None and settings.security.has_tls:
+        paths = server.security.paths
+        options += ["--certificate", str(paths.certificate), "--private-key", str(paths.private_key)]
+        if paths.authority.exists():
+            environment[CA_VARIABLE] = str(paths.authority)
+    else:
+        # The server itself was allowed to listen here.
+        options.append("--insecure")
+    derived_port = server.controller_port + DERIVED_OFFSET if settings.controller_port else 0
+    return WebListener(settings.host, settings.web, derived_port, options, environment)
+
+
+def _tell_ready(server: Standalone, web: WebListener, took_s: float, as_json: bool) -> None:
     failures = {str(container_id): error for container_id, error in server.failures.items()}
     if as_json:
         fields: dict[str, object] = {
@@ -172,6 +196,7 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
             "log": server.settings.log or None,
             "is_new_store": server.is_new_store,
             "metrics_port": None if server.operations is None else server.operations.port,
+            "web_port": web.port or None,
             "is_encrypted": server.settings.security.has_tls,
             "has_authentication": server.settings.security.has_auth,
             "pid": os.getpid(),
@@ -195,6 +220,9 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
         _print_line(f"certificate authority for clients: {paths.authority}")
     where = f"segment store {server.segment_store_address}" if len(stores) == 1 else f"{len(stores)} segment stores"
     # A mistyped directory looks like a store that has lost everything: say that it is new, and where.
+    if web.port:
+        scheme = "https" if server.settings.security.has_tls else "http"
+        _print_line(f"REST and console: {scheme}://{server.settings.advertised_host}:{web.port}/")
     made = f"new store in {server.settings.log or os.path.abspath(server.settings.data_dir)}"
     data = made if server.is_new_store else f"data in {server.data_description}"
     _print_line(

@@ -54,6 +54,11 @@ def standalone(
             "free one. [default: none]"
         ),
     ] = None,
+    web_port: Annotated[
+        int | None,
+        typer.Option(help="HTTP port for REST and console. [default: the one after the controller's, if free]"),
+    ] = None,
+    no_web: Annotated[bool, typer.Option("--no-web", help="No REST and no console.")] = False,
     advertise: Annotated[
         str | None, typer.Option(help="Host name or address given to clients. [default: the --host]")
     ] = None,
@@ -107,6 +112,20 @@ def standalone(
         "log_level": log_level,
         "operations.is_enabled": None if metrics_port is None else True,
         "operations.port": metrics_port,
+        "web.is_enabled": False if no_web else None,
+        "web.port": web_port,
+        **_security_flags(secure, insecure, certificate, private_key, accounts),
+    }
+    with exit_on_error(as_json=as_json):
+        is_clean = serve(config, pravega_config, flags, started_s=started_s, as_json=as_json)
+    if not is_clean:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _security_flags(
+    secure: bool, insecure: bool, certificate: object, private_key: object, accounts: object
+) -> dict[str, object]:
+    return {
         "security.tls": "on" if secure else None,
         "security.auth": "on" if secure else None,
         "security.makes_missing_files": secure or None,
@@ -115,7 +134,3 @@ def standalone(
         "security.private_key": private_key,
         "security.accounts": accounts,
     }
-    with exit_on_error(as_json=as_json):
-        is_clean = serve(config, pravega_config, flags, started_s=started_s, as_json=as_json)
-    if not is_clean:
-        raise typer.Exit(EXIT_FAILED)

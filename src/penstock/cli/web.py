@@ -13,6 +13,8 @@ from penstock.cli.output import tell
 if TYPE_CHECKING:
     import socket
 
+    import uvicorn
+
     from penstock.client.client import Client
 
 DEFAULT_PORT = 9091
@@ -29,6 +31,10 @@ def web(
     certificate: Annotated[str | None, typer.Option(help="Serve HTTPS with this certificate, PEM.")] = None,
     private_key: Annotated[str | None, typer.Option(help="Private key of the certificate, PEM.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen for other machines without encryption.")] = False,
+    descriptor: Annotated[
+        int | None, typer.Option(hidden=True, help="Use this listening socket, and end with standard input.")
+    ] = None,
+    idle: Annotated[str | None, typer.Option(hidden=True, help="End after this time without connections.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve the REST interface of a cluster until SIGTERM or Ctrl-C.
@@ -46,20 +52,24 @@ def web(
             from penstock.runtime.extras import missing_extra
 
             raise InvalidArgumentError(missing_extra("penstock web", "web", error)) from error
+        import asyncio
+        import socket
+
+        from penstock.cli.quantities import seconds_of
         from penstock.cli.session import connected
         from penstock.web.callers import connection_to
         from penstock.web.settings import WebSettings
 
-        if host not in ("127.0.0.1", "localhost", "::1") and certificate is None and not insecure:
-            raise InvalidArgumentError(
-                f"listening on {host} without encryption: passwords would be sent in plain text. Give --certificate "
-                "and --private-key, or --insecure if that is meant"
-            )
-        with connected(uri) as session:
-            session.call(_reached(session.client))
+        if certificate is None and not insecure:
+            _check_local(host)
+        if descriptor is None:
+            with connected(uri) as session:
+                session.call(_reached(session.client))
+        else:
+            _end_with_standard_input()
         hosts = (*(allow_host or ()), *(() if host in ("0.0.0.0", "::") else (host,)))
         app = WebApp(connection_to(uri), WebSettings(hosts=hosts), controller=uri)
-        listening = _listen(host, port)
+        listening = _listen(host, port) if descriptor is None else socket.socket(fileno=descriptor)
         scheme = "http" if certificate is None else "https"
         shown = f"{scheme}://{'localhost' if host == '127.0.0.1' else host}:{listening.getsockname()[1]}"
         config = uvicorn.Config(
@@ -69,7 +79,50 @@ def web(
         tell("web_ready", {"address": shown, "controller": uri}, [f"REST interface: {shown}/v1/openapi.json"],
              as_json=as_json)  # fmt: skip
         _flush()
-        uvicorn.Server(config).run(sockets=[listening])
+        asyncio.run(_serve(uvicorn.Server(config), listening, None if idle is None else seconds_of(idle)))
+
+
+def _check_local(host: str) -> None:
+    """Raise `InvalidArgumentError` if other machines can reach `host`."""
+    from penstock.model.errors import InvalidArgumentError
+
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        raise InvalidArgumentError(
+            f"listening on {host} without encryption: passwords would be sent in plain text. Give --certificate and "
+            "--private-key, or --insecure if that is meant"
+        )
+
+
+async def _serve(server: uvicorn.Server, listening: socket.socket, idle_s: float | None) -> None:
+    """Serve until a signal, or until there was no connection for `idle_s`."""
+    import asyncio
+
+    async def end_when_idle(limit_s: float) -> None:
+        unused_s = 0.0
+        while unused_s < limit_s:
+            await asyncio.sleep(step_s := min(limit_s / 4, 10.0))
+            unused_s = 0.0 if server.server_state.connections else unused_s + step_s
+        server.should_exit = True
+
+    watch = None if idle_s is None else asyncio.create_task(end_when_idle(idle_s))
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        if watch is not None:
+            watch.cancel()
+
+
+def _end_with_standard_input() -> None:
+    """End this process when the one that has started it ends: the system then closes this end of the pipe."""
+    import os
+    import threading
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, name="standard input", daemon=True).start()
 
 
 async def _reached(client: Client) -> None:

@@ -21,6 +21,7 @@ from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 from penstock.segmentstore.tier2.hdfs_storage import HdfsStorageSettings
 from penstock.segmentstore.tier2.object_storage import ObjectStorageSettings
 from penstock.server.cluster_settings import WILDCARD_HOSTS, ClusterSettings
+from penstock.server.web_process import WebServerSettings
 
 CONTROLLER_PORT = 9090
 SEGMENT_STORE_PORT = 6000
@@ -142,6 +143,7 @@ class StandaloneSettings:
         security: encryption, authentication and authorization.
         audit: the log of changes and refusals.
         operations: the port on which each process reports its health and its metrics.
+        web: the port of REST and console of `penstock standalone`.
         cluster: of `penstock controller` and `penstock segment-store`, which run on several machines.
         segment_store, controller, durable_log: settings of the parts.
         object_log: settings of a log in a bucket.
@@ -168,6 +170,7 @@ class StandaloneSettings:
     security: SecuritySettings = field(default_factory=SecuritySettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     operations: OperationsSettings = field(default_factory=OperationsSettings)
+    web: WebServerSettings = field(default_factory=WebServerSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     segment_store: SegmentStoreSettings = field(default_factory=SegmentStoreSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
