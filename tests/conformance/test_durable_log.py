@@ -30,14 +30,20 @@ from penstock.runtime.disk import DiskFile, LocalDisk
 from penstock.runtime.objects import ObjectStore
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.segmentstore.later_format import LaterFormatError
+from penstock.segmentstore.tier1.bookkeeper.factory import BookKeeperLogFactory
+from penstock.segmentstore.tier1.bookkeeper.settings import BookKeeperSettings
 from penstock.segmentstore.tier1.durable_log import DurableLog, DurableLogFactory, LogAddress
 from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
+from penstock_simulation.simulated.bookies import BookieSettings, SimulatedBookies
 from penstock_simulation.simulated.disk import SimulatedDisk
+from penstock_simulation.simulated.ledgers import SimulatedLedgers
 from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults, SimulatedBucket, SimulatedObjects
+from penstock_simulation.simulated.zookeeper import SimulatedZooKeeper
+from penstock_simulation.simulated.zookeeper_client import SimulatedCoordination
 from support.inline_work import InlineWork
 from support.s3_server import S3Server
 
@@ -105,7 +111,23 @@ KINDS = [
     "directory of objects",
     "versitygw",
     "versitygw, a process each",
+    "bookies",
+    "bookies, a process each",
+    "bookies with faults",
 ]
+BOOKIE_LOG_SETTINGS = BookKeeperSettings(
+    frame_length_max_bytes=FRAME_LENGTH_MAX,
+    in_flight_bytes_max=60_000,
+    ledger_bytes=60_000,
+    retry_s=0.01,
+    ensemble_wait_s=0.1,
+    read_bytes=20_000,
+    kept_bytes_max=20_000,
+    truncate_interval_s=0.0,
+)
+QUICK_BOOKIES = BookieSettings()
+#: Changes of metadata that are not answered, and bookies that do not answer for a while.
+FAULTY_BOOKIES = BookieSettings(add_timeout_s=0.05, request_timeout_s=0.05, lost_reply_rate=0.05)
 
 
 class FillableFile:
@@ -213,23 +235,16 @@ def simulated_backend() -> Backend:
 
 
 class LogProcesses:
-    """The logs in a bucket, of one process, or each of a process of its own (`is_each`)."""
+    """Logs that processes share: of one process, or each of a process of its own (`is_each`)."""
 
-    def __init__(self, connect: Callable[[], ObjectStore], runtime: Runtime, *, is_each: bool) -> None:
-        self._connect = connect
-        self._runtime = runtime
+    def __init__(self, begin: Callable[[], DurableLogFactory], *, is_each: bool) -> None:
+        self._begin = begin
         self._is_each = is_each
-        self._factories = [self.begin()]
+        self._factories = [begin()]
 
-    def begin(self) -> ObjectLogFactory:
-        """Begin a process."""
-        return ObjectLogFactory(
-            self._connect(), self._runtime, BUCKET_SETTINGS, prefix="log", cluster_id="cluster-a", container_count=4
-        )
-
-    def next(self) -> ObjectLogFactory:
+    def next(self) -> DurableLogFactory:
         """Begin a process, which makes the next logs."""
-        self._factories.append(self.begin())
+        self._factories.append(self._begin())
         return self._factories[-1]
 
     async def start(self) -> None:
@@ -255,6 +270,10 @@ class LogProcesses:
         await self._factories[-1].enable(container_id)
 
 
+def bucket_logs(objects: ObjectStore, runtime: Runtime) -> ObjectLogFactory:
+    return ObjectLogFactory(objects, runtime, BUCKET_SETTINGS, prefix="log", cluster_id="cluster-a", container_count=4)
+
+
 def bucket_backend(*, is_each: bool, faults: ObjectFaults) -> Backend:
     bucket = SimulatedBucket()
     runtime = Runtime(disk=LocalDisk(), work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
@@ -265,7 +284,7 @@ def bucket_backend(*, is_each: bool, faults: ObjectFaults) -> Backend:
         clients.append(SimulatedObjects(bucket, random.Random(len(clients)), used[0]))
         return clients[-1]
 
-    processes = LogProcesses(connect, runtime, is_each=is_each)
+    processes = LogProcesses(lambda: bucket_logs(connect(), runtime), is_each=is_each)
 
     def tear(data: bytes) -> None:
         """An object is created whole or not at all: this one was not. The process that sent it has ended."""
@@ -306,7 +325,38 @@ def versitygw_backend(server: S3Server, *, is_each: bool) -> Backend:
     def skip(data: bytes = b"") -> None:
         pytest.skip("done with the simulated bucket")
 
-    return Backend(LogProcesses(lambda: server.open(name), runtime, is_each=is_each), runtime, skip, skip, skip)
+    processes = LogProcesses(lambda: bucket_logs(server.open(name), runtime), is_each=is_each)
+    return Backend(processes, runtime, skip, skip, skip)
+
+
+def bookies_backend(*, is_each: bool, settings: BookieSettings) -> Backend:
+    cluster = SimulatedBookies(random.Random(1), 4, settings)
+    ensemble = SimulatedZooKeeper(random.Random(2))
+    runtime = Runtime(disk=LocalDisk(), work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
+    numbers = itertools.count()
+
+    def begin() -> BookKeeperLogFactory:
+        number = next(numbers)
+        return BookKeeperLogFactory(
+            SimulatedLedgers(cluster, random.Random(f"client {number}")),
+            SimulatedCoordination(ensemble, f"host {number}", random.Random(f"session {number}")),
+            runtime,
+            BOOKIE_LOG_SETTINGS,
+            cluster_id="cluster-a",
+            container_count=4,
+        )
+
+    def tear(data: bytes) -> None:
+        """Only one bookie, which has lost its disk since, has stored the entry."""
+        for bookie in cluster.bookies.values():
+            for entries in bookie.entries.values():
+                for number in [each for each, (entry, _) in entries.items() if data in entry]:
+                    del entries[number]
+
+    def skip() -> None:
+        pytest.skip("a bookie without space is one that takes no entries")
+
+    return Backend(LogProcesses(begin, is_each=is_each), runtime, skip, skip, tear)
 
 
 @pytest.fixture(params=KINDS)
@@ -321,6 +371,9 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         made = directory_backend(tmp_path)
     elif request.param.startswith("versitygw"):
         made = versitygw_backend(request.getfixturevalue("s3_server"), is_each=request.param != "versitygw")
+    elif request.param.startswith("bookies"):
+        faults = FAULTY_BOOKIES if request.param == "bookies with faults" else QUICK_BOOKIES
+        made = bookies_backend(is_each=request.param != "bookies", settings=faults)
     elif request.param.startswith("bucket"):
         made = bucket_backend(is_each=request.param != "bucket", faults=QUICK_BUCKET)
     else:

@@ -1,4 +1,4 @@
-"""`LogFleet`: processes that open, write, truncate, trim, suspend and kill logs in one bucket, and what they have seen.
+"""`LogFleet`: processes that open, write, truncate, trim, suspend and kill logs in one place, and what they have seen.
 
 Time is virtual, all choices come from a seed. Each frame has a text of its own: ``container/epoch/number``. Afterwards
 `LogFleet.check` compares what each incarnation has read with what earlier ones were acknowledged.
@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.model.errors import LogRefusedError, PenstockError, UnreadableDataError
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier1.durable_log import LogAddress
+from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
-from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults, SimulatedBucket, SimulatedObjects
 from penstock_simulation.simulated.simulation import Simulation
@@ -109,8 +108,31 @@ class ContainerHistory:
     seen: list[Seen] = field(default_factory=list)
 
 
+class FleetLog(DurableLog, Protocol):
+    """A log of the fleet."""
+
+    container_id: int
+
+
+class FleetLogFactory(Protocol):
+    """Makes the logs of one process."""
+
+    def create(self, container_id: int) -> FleetLog:
+        """See `DurableLogFactory.create`."""
+
+
+class Mortal(Protocol):
+    """What a process reaches the place of the logs by."""
+
+    is_dead: bool
+    paused_until_s: float
+
+    def heal(self) -> None:
+        """End its faults."""
+
+
 class LogFleet:
-    """See the module.
+    """See the module. The logs are in a bucket; subclasses have them elsewhere.
 
     Attributes:
         histories: by container.
@@ -145,6 +167,7 @@ class LogFleet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(2 * FAULTS.late_s_max)
+        self._heal()
         factory, client = self._begin()
         client.heal()
         for container_id in self.histories:
@@ -159,7 +182,11 @@ class LogFleet:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
-    def _begin(self) -> tuple[ObjectLogFactory, MortalObjects]:
+    def _heal(self) -> None:
+        """End the faults of the place."""
+
+    def _begin(self) -> tuple[FleetLogFactory, Mortal]:
+        """Begin a process."""
         self._clients += 1
         client = MortalObjects(self._bucket, random.Random(self._rng.random()), FAULTS)
         factory = ObjectLogFactory(
@@ -186,7 +213,7 @@ class LogFleet:
                 # It is idle from now on: its logs stay open until another process opens them.
                 await asyncio.sleep(rng.expovariate(1.0))
 
-    async def _use(self, factory: ObjectLogFactory) -> None:
+    async def _use(self, factory: FleetLogFactory) -> None:
         """Open logs of one process one after the other, and write to each until it is closed or lost."""
         rng = self._rng
         while True:
@@ -203,7 +230,7 @@ class LogFleet:
                 pass  # Another incarnation has the log.
             await asyncio.sleep(rng.expovariate(1.0))
 
-    async def _open(self, log: ObjectLog) -> None:
+    async def _open(self, log: FleetLog) -> None:
         history = self.histories[log.container_id]
         await log.open()
         opened_s = asyncio.get_running_loop().time()
@@ -212,7 +239,7 @@ class LogFleet:
         assert addresses == sorted(set(addresses))
         history.seen.append(Seen(log.epoch, [frame.data.decode() for frame in frames], opened_s))
 
-    async def _write(self, log: ObjectLog) -> None:
+    async def _write(self, log: FleetLog) -> None:
         rng, history = self._rng, self.histories[log.container_id]
         known: list[tuple[LogAddress, str]] = []
         number = 0
@@ -246,7 +273,7 @@ class LogFleet:
             history.acknowledged[text] = epoch
             known.append((done.result(), text))
 
-    async def _truncate(self, log: ObjectLog, history: ContainerHistory, known: list[tuple[LogAddress, str]]) -> None:
+    async def _truncate(self, log: FleetLog, history: ContainerHistory, known: list[tuple[LogAddress, str]]) -> None:
         address, _ = self._rng.choice(known)
         now_s = asyncio.get_running_loop().time()
         # What earlier incarnations wrote is before it.

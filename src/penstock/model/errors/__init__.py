@@ -77,6 +77,9 @@
     │   ├── StorageLayoutError          the setting for the layout of long-term storage goes back, or is not possible
     │   ├── AdoptionError               a segment of older layout cannot be taken over as it lies
     │   ├── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError, ChunkNotSettledError
+    │   ├── LedgerError                 of a ledger of BookKeeper (`model.errors.ledgers`, inside a segment store):
+    │   │                               LedgerFencedError, LedgerLostError, LedgerSilentError, NoSuchLedgerError,
+    │   │                               NoSuchEntryError, LedgerMetadataError, LedgerUnavailableError, LedgerDigestError
     │   ├── ObjectError                 NoSuchObjectError, ObjectExistsError, ObjectChangedError, ObjectRangeError
     │   │                               (inside a segment store)
     │   └── RemoteFileError             NoSuchRemoteFileError, RemoteFileExistsError, RemoteFileLeasedError,

@@ -1,0 +1,209 @@
+"""`LogRecord`: the node in the coordination service that describes the log of one container in BookKeeper.
+
+The record lists the ledgers of the log, who has opened it last, and where it begins. It is changed by compare-and-set
+only. Format: docs/formats.md, "Records of logs in BookKeeper".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.model.checksum import crc32c
+from penstock.model.errors import CorruptionError, LogIdentityError
+from penstock.segmentstore.later_format import version_error
+from penstock.segmentstore.tier1.bookkeeper.entry_format import split_address
+from penstock.segmentstore.tier1.log_owner import TOKEN_LENGTH
+from penstock.segmentstore.tier1.log_records import EPOCH_VERSION
+
+FORMAT_VERSION = 1
+#: Parent of all records.
+LOGS_PATH = "/logs"
+APPLICATION = b"penstock"
+#: First entry after the truncation of a ledger that is wholly before it.
+FORGOTTEN: int = 1 << 62
+_REASON_LENGTH_MAX = 8 * 1024
+_CHECKSUM_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LogLedger:
+    """A ledger of a log.
+
+    Attributes:
+        ordinal: ledgers of a log are numbered in the order of their frames, from 1.
+        ledger_id: number of the ledger in BookKeeper.
+        last_entry: its last entry; -1: it is empty; None: not recorded, it must be fenced before it is read.
+    """
+
+    ordinal: int
+    ledger_id: int
+    last_entry: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """See the module.
+
+    Attributes:
+        nonce: 16 bytes, new with each change: its writer recognises by it whether its change was made.
+        epoch: how often the log was opened.
+        owner: token of the process that opened it last, see `LogOwner`.
+        is_enabled: whether it may be opened; `reason`: why not.
+        is_settled: no incarnation before the owner's can answer reads any more.
+        is_released: the owner has closed the log cleanly, and each ledger has its last entry.
+        truncation: frames at or before this address are forgotten; 0: none.
+        next_ordinal: of the ledger that is added next.
+        ledgers: oldest first.
+        log_version: format version of all that the log leads to, see docs/formats.md, "The log version".
+    """
+
+    container_id: int
+    cluster_id: str
+    nonce: bytes
+    epoch: int = 0
+    owner: bytes = bytes(TOKEN_LENGTH)
+    is_enabled: bool = True
+    reason: str = ""
+    is_settled: bool = True
+    is_released: bool = False
+    truncation: int = 0
+    next_ordinal: int = 1
+    ledgers: tuple[LogLedger, ...] = ()
+    log_version: int = EPOCH_VERSION
+
+    def with_ledger(self, ledger_id: int) -> LogRecord:
+        """Return the record with another ledger at the end."""
+        ledger = LogLedger(self.next_ordinal, ledger_id)
+        return replace(self, ledgers=(*self.ledgers, ledger), next_ordinal=self.next_ordinal + 1)
+
+    def with_ends(self, ends: Mapping[int, int]) -> LogRecord:
+        """Return the record with last entries by ordinal."""
+        ledgers = [
+            replace(each, last_entry=ends[each.ordinal]) if each.ordinal in ends else each for each in self.ledgers
+        ]
+        return replace(self, ledgers=tuple(ledgers))
+
+    def truncated(self, address: int) -> LogRecord:
+        """Return the record with another truncation, unless it is at a later one already."""
+        return replace(self, truncation=max(address, self.truncation))
+
+    def pruned(self, from_ordinal: int) -> LogRecord:
+        """Return the record without the ledgers from an ordinal on that have no frames after the truncation."""
+        kept = [
+            each
+            for each in self.ledgers
+            if each.ordinal < from_ordinal or each.last_entry is None or each.last_entry >= self.first_entry(each)
+        ]
+        return replace(self, ledgers=tuple(kept))
+
+    def first_entry(self, ledger: LogLedger) -> int:
+        """Return the first entry of a ledger after the truncation."""
+        ordinal, entry = split_address(self.truncation)
+        if ledger.ordinal > ordinal:
+            return 0
+        return entry + 1 if ledger.ordinal == ordinal else FORGOTTEN
+
+    def encode(self) -> bytes:
+        """Return the content of the node: one line of JSON, and one with the checksum of the first."""
+        fields = {
+            "v": FORMAT_VERSION,
+            "log_version": self.log_version,
+            "nonce": self.nonce.hex(),
+            "cluster": self.cluster_id,
+            "container": self.container_id,
+            "enabled": self.is_enabled,
+            "reason": self.reason[:_REASON_LENGTH_MAX],
+            "epoch": self.epoch,
+            "owner": self.owner.hex(),
+            "settled": self.is_settled,
+            "released": self.is_released,
+            "truncation": self.truncation,
+            "next_ordinal": self.next_ordinal,
+            "ledgers": [[each.ordinal, each.ledger_id, each.last_entry] for each in self.ledgers],
+        }
+        body = json.dumps(fields).encode() + b"\n"
+        return body + b"%08x\n" % crc32c(body, 0)
+
+    @classmethod
+    def decode(cls, data: bytes, path: str, container_id: int, cluster_id: str) -> LogRecord:
+        """Decode the record of a container. `cluster_id`: empty accepts any cluster.
+
+        Raises `CorruptionError`, `LaterVersionError`, `LogIdentityError`.
+        """
+        body, checksum = data[: -_CHECKSUM_LENGTH - 1], data[-_CHECKSUM_LENGTH - 1 :]
+        if checksum != b"%08x\n" % crc32c(body, 0):
+            raise CorruptionError(path, max(len(body), 0), "the checksum does not match: it was edited or damaged")
+        fields = json.loads(body)
+        if fields["v"] != FORMAT_VERSION:
+            raise version_error(path, fields["v"], (FORMAT_VERSION,))
+        if fields["log_version"] != EPOCH_VERSION:
+            raise version_error(path, fields["log_version"], (EPOCH_VERSION,), "log version")
+        if cluster_id and fields["cluster"] != cluster_id:
+            raise LogIdentityError(path, found=fields["cluster"], expected=cluster_id)
+        if fields["container"] != container_id:
+            raise CorruptionError(path, 0, f"it is the record of container {fields['container']}")
+        record = cls(
+            container_id=container_id,
+            cluster_id=fields["cluster"],
+            nonce=bytes.fromhex(fields["nonce"]),
+            epoch=fields["epoch"],
+            owner=bytes.fromhex(fields["owner"]),
+            is_enabled=fields["enabled"],
+            reason=fields["reason"],
+            is_settled=fields["settled"],
+            is_released=fields["released"],
+            truncation=fields["truncation"],
+            next_ordinal=fields["next_ordinal"],
+            ledgers=tuple(LogLedger(*each) for each in fields["ledgers"]),
+        )
+        _check(record.ledgers, record.next_ordinal, path)
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLabels:
+    """What the metadata of a ledger say: whose it is. `epoch`: of the log, when the ledger was made."""
+
+    cluster_id: str
+    container_id: int
+    ordinal: int
+    epoch: int
+
+    def encode(self) -> dict[str, bytes]:
+        """Return them as BookKeeper stores them."""
+        return {
+            "application": APPLICATION,
+            "cluster": self.cluster_id.encode(),
+            "container": b"%d" % self.container_id,
+            "ordinal": b"%d" % self.ordinal,
+            "epoch": b"%d" % self.epoch,
+        }
+
+    @classmethod
+    def decode(cls, labels: Mapping[str, bytes]) -> LedgerLabels | None:
+        """Return them; None for a ledger of another application."""
+        if labels.get("application") != APPLICATION:
+            return None
+        try:
+            return cls(
+                labels["cluster"].decode(), int(labels["container"]), int(labels["ordinal"]), int(labels["epoch"])
+            )
+        except (KeyError, ValueError):
+            return None
+
+
+def record_path(container_id: int) -> str:
+    """Return the path of a container's record, below the cluster's root."""
+    return f"{LOGS_PATH}/{container_id // 10 % 10}/{container_id % 10}/{container_id}"
+
+
+def _check(ledgers: Sequence[LogLedger], next_ordinal: int, path: str) -> None:
+    ordinal = 0
+    for ledger in ledgers:
+        if ledger.ordinal <= ordinal or (ledger.last_entry is not None and ledger.last_entry < -1):
+            raise CorruptionError(path, 0, f"its ledgers are not in order: {ledger}")
+        ordinal = ledger.ordinal
+    if ordinal >= next_ordinal:
+        raise CorruptionError(path, 0, f"its next ledger is {next_ordinal}, although there is ledger {ordinal}")
