@@ -13,6 +13,7 @@ from typing import NoReturn
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.bookkeeper_server import Bookies, BookiesStartError, BookiesUnavailableError
 from support.hdfs_server import HdfsServer, HdfsStartError, HdfsUnavailableError, shared_hdfs
 from support.killed_cluster import VARIABLE, ClusterServer
 from support.s3_server import MinioServer, S3Server, S3StartError, S3UnavailableError
@@ -157,3 +158,14 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 def zookeeper_quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServers]:
     """Run a real ZooKeeper of three servers until the end."""
     yield from _zookeeper(tmp_path_factory.mktemp("zookeeper3"), 3)
+
+
+@pytest.fixture(scope="session")
+def bookies(tmp_path_factory: pytest.TempPathFactory, zookeeper_server: ZooKeeperServers) -> Iterator[Bookies]:
+    """Run four real bookies until the end."""
+    try:
+        servers = Bookies(tmp_path_factory.mktemp("bookies"), zookeeper_server.address, 4).start()
+    except BookiesUnavailableError as error:
+        skip_or_fail(error, does_not_run=isinstance(error, BookiesStartError))
+    yield servers
+    servers.stop()

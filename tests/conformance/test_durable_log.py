@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import os
 import random
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,10 +27,15 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.model.segments import Buffer
+from penstock.runtime.bookkeeper import open_ledger_store
+from penstock.runtime.coordination import CoordinationSettings
 from penstock.runtime.directory_objects import DirectoryObjects
 from penstock.runtime.disk import DiskFile, LocalDisk
+from penstock.runtime.java_machine import start_java
+from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace
 from penstock.runtime.objects import ObjectStore
 from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock.runtime.zookeeper import ZooKeeper
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.bookkeeper.factory import BookKeeperLogFactory
 from penstock.segmentstore.tier1.bookkeeper.settings import BookKeeperSettings
@@ -115,6 +122,10 @@ KINDS = [
     "bookies, a process each",
     "bookies with faults",
 ]
+#: Set by `test_durable_log_on_bookies.py`, which runs this module in a process with a Java virtual machine.
+BOOKIES_URL = os.environ.get("PENSTOCK_TEST_BOOKIES_URL", "")
+if BOOKIES_URL:
+    KINDS = ["real bookies", "real bookies, a process each"]
 BOOKIE_LOG_SETTINGS = BookKeeperSettings(
     frame_length_max_bytes=FRAME_LENGTH_MAX,
     in_flight_bytes_max=60_000,
@@ -312,7 +323,8 @@ def directory_backend(folder: Path) -> Backend:
     def connect() -> ObjectStore:
         return DirectoryObjects(str(folder), base=str(folder))
 
-    return Backend(LogProcesses(connect, runtime, is_each=True), runtime, skip, skip, skip)
+    processes = LogProcesses(lambda: bucket_logs(connect(), runtime), is_each=True)
+    return Backend(processes, runtime, skip, skip, skip)
 
 
 def versitygw_backend(server: S3Server, *, is_each: bool) -> Backend:
@@ -359,6 +371,38 @@ def bookies_backend(*, is_each: bool, settings: BookieSettings) -> Backend:
     return Backend(LogProcesses(begin, is_each=is_each), runtime, skip, skip, tear)
 
 
+def real_bookies_backend(*, is_each: bool) -> Backend:
+    start_java("a test", os.environ["PENSTOCK_TEST_BOOKIES_JARS"], heap_mb=128, direct_mb=256)
+    runtime = Runtime(disk=LocalDisk(), work=ThreadedWork(4), rng=random.Random(1), wall_clock_ms=lambda: 0)
+    place = LedgerPlace.parse(BOOKIES_URL)
+    root = replace(place.zookeeper, root=f"/tests/{uuid.uuid4().hex}")
+    settings = replace(BOOKIE_LOG_SETTINGS, in_flight_bytes_max=1 << 20, ensemble_wait_s=5.0, retry_s=0.1)
+
+    def begin() -> BookKeeperLogFactory:
+        return BookKeeperLogFactory(
+            open_ledger_store(place, LedgerClientSettings("secret"), runtime.work),
+            ZooKeeper(root, CoordinationSettings(session_timeout_s=30.0, request_timeout_s=30.0)),
+            runtime,
+            settings,
+            cluster_id="cluster-a",
+            container_count=4,
+        )
+
+    def skip(data: bytes = b"") -> None:
+        pytest.skip("done with simulated bookies")
+
+    return Backend(LogProcesses(begin, is_each=is_each), runtime, skip, skip, skip)
+
+
+async def make_root(backend: Backend) -> None:
+    """Make the root of the records, as ``penstock cluster init`` does."""
+    assert isinstance(backend.factory, LogProcesses)
+    factory = backend.factory._factories[0]
+    assert isinstance(factory, BookKeeperLogFactory)
+    session = await factory.process.records._service.open_session(makes_root=True)
+    await session.close()
+
+
 @pytest.fixture(params=KINDS)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     if request.param == "memory":
@@ -371,6 +415,9 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         made = directory_backend(tmp_path)
     elif request.param.startswith("versitygw"):
         made = versitygw_backend(request.getfixturevalue("s3_server"), is_each=request.param != "versitygw")
+    elif request.param.startswith("real bookies"):
+        made = real_bookies_backend(is_each=request.param != "real bookies")
+        await make_root(made)
     elif request.param.startswith("bookies"):
         faults = FAULTY_BOOKIES if request.param == "bookies with faults" else QUICK_BOOKIES
         made = bookies_backend(is_each=request.param != "bookies", settings=faults)

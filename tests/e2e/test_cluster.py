@@ -5,26 +5,21 @@ A writer runs all the time. In the end every acknowledged event is there, once, 
 
 from __future__ import annotations
 
-import threading
-import time
 import urllib.request
 import uuid
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import penstock
 from penstock.server.standalone_process import run_penstock
+from support.cluster_load import Load, check_events
 from support.cluster_processes import WAIT_S, Cluster, kill_process
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from support.zookeeper_server import ZooKeeperServers
 
 pytestmark = pytest.mark.e2e
 
-STREAM = "shop/orders"
-KEYS = 7
 CONTAINERS = 6
 SETTINGS = """
 [object_storage]
@@ -62,65 +57,6 @@ def cluster(zookeeper_server: ZooKeeperServers, s3_server: S3Server, tmp_path: P
     made.init(CONTAINERS)
     yield made
     made.stop()
-
-
-class Load:
-    """Writes events until `stop`, and notes which were acknowledged. An event is its key and a number."""
-
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
-        self._is_stopping = threading.Event()
-        self.acknowledged = 0
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        with penstock.connect(self._uri) as client:
-            client.create_stream(STREAM, scaling=penstock.Scaling.fixed(3))
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            with penstock.connect(self._uri) as client, client.event_writer(STREAM) as writer:
-                number = 0
-                while not self._is_stopping.is_set():
-                    for _ in range(20):
-                        writer.write(b"%d %08d" % (number % KEYS, number), routing_key=str(number % KEYS))
-                        number += 1
-                    writer.flush(timeout_s=WAIT_S)
-                    self.acknowledged = number
-                    time.sleep(0.005)
-        except BaseException as error:  # noqa: BLE001  # the test reports it
-            self.error = error
-
-    def wait_for_more(self) -> None:
-        """Wait until events of all keys were acknowledged that were written after this call."""
-        wanted = self.acknowledged + 10 * KEYS + 40
-        deadline_s = time.monotonic() + WAIT_S
-        while self.acknowledged < wanted:
-            assert self.error is None, self.error
-            assert time.monotonic() < deadline_s, f"{self.acknowledged} events only"
-            time.sleep(0.02)
-
-    def stop(self) -> int:
-        """Stop; return the number of events, all acknowledged."""
-        self._is_stopping.set()
-        self._thread.join(WAIT_S)
-        assert self.error is None, self.error
-        return self.acknowledged
-
-
-def check_events(uri: str, count: int) -> None:
-    """Check that all events are there, once, in the order of their keys."""
-    found: dict[int, list[int]] = defaultdict(list)
-    with penstock.connect(uri) as client, client.batch(STREAM) as batch:
-        for part in batch.ranges:
-            for event in batch.events(part):
-                key, number = bytes(event.data).split()
-                found[int(key)].append(int(number))
-    assert {key: len(each) for key, each in found.items()} == {key: len(range(key, count, KEYS)) for key in range(KEYS)}
-    for one, numbers in found.items():
-        assert numbers == list(range(one, count, KEYS)), f"events of key {one}"
 
 
 def start_all(cluster: Cluster, stores: str = "abc") -> None:

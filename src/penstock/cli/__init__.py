@@ -71,6 +71,9 @@ COMMANDS = {
         "Storage and checks",
         "Examine a server and its machine, running or stopped, and print what is wrong and what to do.",
     ),
+    "jars": _Command(
+        "jars:jars", "Servers", "Fetch the jars of BookKeeper's client through Maven, for a log in BookKeeper."
+    ),
     "settings": _Command("settings:settings", "Servers", "Settings of a server: values and their sources.", True),
     "web": _Command("web:web", "Servers", "Serve the REST interface of a cluster until SIGTERM or Ctrl-C."),
     "user": _Command("user:user", "Servers", "Accounts of a secured server, and what they may do.", True),

@@ -177,6 +177,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench write": ("penstock bench write", "penstock bench write --segments 4 --size 1000 --seconds 30"),
     "bench read": ("penstock bench read", "penstock bench read --stream shop/orders"),
     "bench end-to-end": ("penstock bench end-to-end --rate 10000 --seconds 30",),
+    "jars": ("penstock jars --to /opt/bookkeeper-jars",),
     "doctor": (
         "penstock doctor",
         "penstock doctor --data-dir /var/lib/penstock --config penstock.toml",

@@ -85,13 +85,14 @@ def _run_member(source: io.FileIO, output: BinaryIO) -> bool:
     from penstock.runtime.heap import bound_heaps, keep_heap_small
     from penstock.runtime.logs import log_to_standard_error
     from penstock.server.cluster.messages import decode_member_order
-    from penstock.server.cluster.store import run_member
+    from penstock.server.cluster.store import run_member, start_java_for
     from penstock.server.store_processes.child import end_with_parent
     from penstock.server.store_processes.messages import LINE_BYTES_MAX, Refusal, encode_message
 
     try:
         order = decode_member_order(source.readline(LINE_BYTES_MAX))
         end_with_parent(order.parent_pid)
+        start_java_for(order)  # Before the loop: it takes the main thread and signals as they are now.
     except PenstockError as error:
         output.write(encode_message(Refusal(type(error).__name__, str(error))))
         output.flush()

@@ -20,6 +20,7 @@ _WITHOUT_METADATA: Mapping[str, Sequence[str]] = {
     "s3": ("obstore>=0.12",),
     "hdfs": ("hdfs-native>=0.14.7", "httpx>=0.27"),
     "zookeeper": ("kazoo>=2.11,<3",),
+    "bookkeeper": ("JPype1>=1.6,<2", "kazoo>=2.11,<3"),
     "iceberg": ("pyiceberg[sql-sqlite]>=0.12", *_ARROW),
     "security": ("cryptography>=42",),
     "web": ("starlette>=0.45", "uvicorn>=0.34"),

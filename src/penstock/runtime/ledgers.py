@@ -9,12 +9,56 @@ All errors of requests are `LedgerError`, see `penstock.model.errors.ledgers`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.errors.ledgers import LedgerError
+from penstock.runtime.coordination import CoordinationPlace
+from penstock.runtime.work import BlockingWork
+
+_SCHEME = "bookkeeper://"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPlace:
+    """Where a BookKeeper cluster is, given as ``bookkeeper://host:port,host:port/ledgers``: its ZooKeeper and path."""
+
+    zookeeper: CoordinationPlace
+
+    @classmethod
+    def parse(cls, text: str) -> LedgerPlace:
+        """Parse a URL. Raises `InvalidArgumentError`."""
+        if not is_ledger_place(text):
+            raise InvalidArgumentError(
+                f"{text!r} is no place of ledgers: write bookkeeper://host:port,host:port/ledgers"
+            )
+        place = CoordinationPlace.parse(text.removeprefix(_SCHEME))
+        if not place.root:
+            raise InvalidArgumentError(f"{text!r} has no path: BookKeeper's own is /ledgers")
+        return cls(place)
+
+    @property
+    def service_uri(self) -> str:
+        """The address as BookKeeper's client takes it."""
+        return f"zk+hierarchical://{self.zookeeper.servers.replace(',', ';')}{self.zookeeper.root}"
+
+    def __str__(self) -> str:
+        return f"{_SCHEME}{self.zookeeper}"
+
+
+def is_ledger_place(text: str) -> bool:
+    """Return whether a URL names a BookKeeper cluster."""
+    return text.startswith(_SCHEME)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerClientSettings:
+    """Settings of the client: password of ledgers, time for a request other than an append."""
+
+    password: str
+    request_timeout_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +121,8 @@ class LedgerReader(Protocol):
     Attributes:
         ledger_id: its number.
         labels: what its creator gave it.
-        last_entry: opened with recovery: number of the last entry, permanently; -1: it is empty. Otherwise the last entry
-            that is known to be confirmed, or -1; later ones may exist.
+        last_entry: opened with recovery: number of the last entry, permanently; -1: it is empty. Otherwise the last
+            entry that is known to be confirmed, or -1; later ones may exist.
         length_bytes: of all entries up to `last_entry`.
         bookies: all that may have entries of it.
     """
@@ -139,3 +183,7 @@ class LedgerStore(Protocol):
 
     async def close(self) -> None:
         """Disconnect. Writers that are not closed append nothing any more. Raises nothing."""
+
+
+#: Opens the BookKeeper cluster at a place. Raises `InvalidArgumentError`: a part must be installed or started.
+OpenLedgerStore = Callable[[LedgerPlace, LedgerClientSettings, BlockingWork], LedgerStore]

@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.bookkeeper import open_ledger_store
 from penstock.runtime.directory_objects import DirectoryObjects
 from penstock.runtime.disk import Disk, LocalDisk
 from penstock.runtime.files import FilePlace, FileStore, FileStoreSettings, OpenFileStore
 from penstock.runtime.hdfs_files import open_file_store
+from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace, LedgerStore, OpenLedgerStore
 from penstock.runtime.object_requests import ObjectRequests
 from penstock.runtime.objects import (
     DIRECTORY_SCHEME,
@@ -52,12 +54,13 @@ class Runtime:
         open_objects: opens a bucket of an object store.
         object_requests: counts the requests to the opened buckets.
         open_files: opens a remote file system.
+        open_ledgers: opens a BookKeeper cluster.
         turns: of the event loop, for steps of background work.
     """
 
     __slots__ = (
-        "cpu_s", "disk", "monotonic_s", "object_requests", "open_files", "open_objects", "resident_bytes", "rng",
-        "turns", "wall_clock_ms", "watch_program", "work",
+        "cpu_s", "disk", "monotonic_s", "object_requests", "open_files", "open_ledgers", "open_objects",
+        "resident_bytes", "rng", "turns", "wall_clock_ms", "watch_program", "work",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +76,7 @@ class Runtime:
         watch_program: WatchProgram | None = None,
         open_objects: OpenObjectStore | None = None,
         open_files: OpenFileStore | None = None,
+        open_ledgers: OpenLedgerStore | None = None,
     ) -> None:
         self.disk: Disk = disk
         self.work: BlockingWork = work
@@ -85,6 +89,7 @@ class Runtime:
         self.object_requests: ObjectRequests = ObjectRequests()
         self.open_objects: OpenObjectStore = self.object_requests.counting(open_objects or _no_objects)
         self.open_files: OpenFileStore = open_files or _no_files
+        self.open_ledgers: OpenLedgerStore = open_ledgers or _no_ledgers
         self.turns: Turns = Turns()
 
     def random_id(self) -> bytes:
@@ -115,6 +120,7 @@ def real_runtime(thread_count_max: int = 8) -> Runtime:
         watch_program=watch_program,
         open_objects=_open_objects,
         open_files=open_file_store,
+        open_ledgers=open_ledger_store,
     )
 
 
@@ -130,6 +136,10 @@ def _no_objects(place: ObjectPlace, settings: ObjectStoreSettings) -> ObjectStor
 
 def _no_files(place: FilePlace, settings: FileStoreSettings, work: BlockingWork) -> FileStore:
     raise InvalidArgumentError(f"{place}: this runtime has no remote file systems")
+
+
+def _no_ledgers(place: LedgerPlace, settings: LedgerClientSettings, work: BlockingWork) -> LedgerStore:
+    raise InvalidArgumentError(f"{place}: this runtime has no BookKeeper")
 
 
 def _loop_time_s() -> float:

@@ -40,3 +40,7 @@ class StoreRefusedError(StoreProcessError):
 
 class UnknownClusterError(CoordinationError):
     """There is no cluster at the given place."""
+
+
+class JarsUnavailableError(PenstockError):
+    """The jars of BookKeeper's client cannot be fetched."""

@@ -11,10 +11,12 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.operations.settings import OperationsSettings
 from penstock.runtime.descriptors import DescriptorSettings
 from penstock.runtime.files import FILE_SCHEMES, FilePlace
+from penstock.runtime.ledgers import LedgerPlace, is_ledger_place
 from penstock.runtime.objects import ObjectPlace
 from penstock.security.audit_log import AuditSettings
 from penstock.security.settings import SecuritySettings
 from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.tier1.bookkeeper.settings import BookKeeperSettings
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
@@ -147,6 +149,7 @@ class StandaloneSettings:
         cluster: of `penstock controller` and `penstock segment-store`, which run on several machines.
         segment_store, controller, durable_log: settings of the parts.
         object_log: settings of a log in a bucket.
+        bookkeeper: settings of a log in BookKeeper.
         long_term_storage: settings of long-term storage in a directory ...
         object_storage: ... in a bucket ...
         hdfs_storage: ... and in HDFS.
@@ -176,6 +179,7 @@ class StandaloneSettings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     durable_log: LocalLogSettings = field(default_factory=LocalLogSettings)
     object_log: ObjectLogSettings = field(default_factory=ObjectLogSettings)
+    bookkeeper: BookKeeperSettings = field(default_factory=BookKeeperSettings)
     long_term_storage: DirectoryChunkStorageSettings = field(default_factory=DirectoryChunkStorageSettings)
     object_storage: ObjectStorageSettings = field(default_factory=ObjectStorageSettings)
     hdfs_storage: HdfsStorageSettings = field(default_factory=HdfsStorageSettings)
@@ -208,7 +212,7 @@ class StandaloneSettings:
         elif self.is_object_storage:
             ObjectPlace.parse(self.tier2)
         if self.log:
-            self._check_object_log()
+            self._check_log()
         cache, throttle = self.segment_store.cache, self.segment_store.throttle
         if not cache.target_percent + throttle.cache_margin_percent < cache.essential_percent <= 100:
             raise InvalidArgumentError(
@@ -249,8 +253,21 @@ class StandaloneSettings:
             )
         return self
 
-    def _check_object_log(self) -> None:
-        place = ObjectPlace.parse(self.log)
+    @property
+    def is_log_in_ledgers(self) -> bool:
+        """Whether the log is in BookKeeper."""
+        return is_ledger_place(self.log)
+
+    def _check_log(self) -> None:
+        if self.is_log_in_ledgers:
+            LedgerPlace.parse(self.log)
+            if not self.cluster.zookeeper:
+                raise InvalidArgumentError(
+                    f"log is {self.log!r}: the log in BookKeeper is for a cluster, see penstock cluster init; a single "
+                    "server keeps its log in the data directory or in a bucket"
+                )
+        else:
+            ObjectPlace.parse(self.log)
         if self.is_memory:
             raise InvalidArgumentError(f"log is {self.log!r}, but memory-only operation was requested: choose one")
         if not (self.is_object_storage or self.is_hdfs_storage):
@@ -264,7 +281,8 @@ class StandaloneSettings:
                 f"segment_stores is {self.segment_stores}, but the log in {self.log} is written by one process: use "
                 "one segment store, or a log in the data directory"
             )
-        if self.is_object_storage:
+        if self.is_object_storage and not self.is_log_in_ledgers:
+            place = ObjectPlace.parse(self.log)
             other = ObjectPlace.parse(self.tier2)
             first, second = (f"{each.prefix}/".lstrip("/") for each in (place, other))
             is_one_bucket = (place.scheme, place.bucket) == (other.scheme, other.bucket)

@@ -66,10 +66,12 @@ _KINDS: dict[int, type[LedgerError]] = {
     -18: LedgerMetadataError,  # MetaStoreException
     -21: LedgerSilentError,  # AddEntryQuorumTimeoutException
     -23: LedgerSilentError,  # TimeoutException
-    -25: LedgerMetadataError,  # MetadataSerializationException
+    -25: NoSuchLedgerError,  # NoSuchLedgerExistsOnMetadataServerException
     -101: LedgerFencedError,  # LedgerFencedException
     -104: LedgerLostError,  # WriteOnReadOnlyBookieException
     -105: LedgerLostError,  # TooManyRequestsException
+    -107: LedgerMetadataError,  # MetadataSerializationException
+    -108: LedgerUnavailableError,  # DataUnknownException
 }
 
 

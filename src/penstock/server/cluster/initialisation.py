@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.model.cluster_nodes import ClusterIdentity
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.ledgers import is_ledger_place
 from penstock.runtime.objects import ObjectPlace
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
@@ -51,7 +52,9 @@ async def init_cluster(
     runtime = runtime or real_runtime(1)
     try:
         # Checks both URLs, and that neither is inside of the other.
-        checked = StandaloneSettings(log=log, tier2=tier2, object_storage=settings.object_storage)
+        checked = StandaloneSettings(
+            log=log, tier2=tier2, object_storage=settings.object_storage, cluster=settings.cluster
+        )
         service = (machine or LocalMachine()).coordination(settings.cluster)
         store = await wait_for_session(service, settings.cluster.connect_timeout_s, makes_root=not is_dry)
         try:
@@ -78,7 +81,17 @@ async def init_cluster(
 async def _log_cluster(
     runtime: Runtime, settings: StandaloneSettings, log: str, containers: int, *, adopts: bool
 ) -> str:
-    """Return the id of the cluster that has written the log; empty if it is new."""
+    """Return the id of the cluster that has written the log; empty if it is new, or in BookKeeper.
+
+    BookKeeper's metadata are in ZooKeeper, as the cluster itself is.
+    """
+    if is_ledger_place(log):
+        if adopts:
+            raise ClusterMismatchError(
+                f"--adopt takes over a log in a bucket, and the log is in {log}: with the data of ZooKeeper the "
+                "metadata of its ledgers are lost, too. Recover from images in long-term storage"
+            )
+        return ""
     place = ObjectPlace.parse(log)
     objects = runtime.open_objects(place, settings.object_storage.store)
     try:

@@ -17,6 +17,8 @@ from penstock.operations.store_health import store_health
 from penstock.operations.store_metrics import StoreMetrics
 from penstock.runtime.coordination import CoordinationStore
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
+from penstock.runtime.java_machine import start_java
+from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace
 from penstock.runtime.objects import ObjectPlace
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_from
@@ -30,6 +32,8 @@ from penstock.segmentstore.cluster.member import ClusterMember
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import AdminSettings
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.bookkeeper.factory import BookKeeperLogFactory
+from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
@@ -140,8 +144,20 @@ class ClusterStore:
         await member.announced.wait()
         self._say(MemberReady(endpoints))
 
-    async def _open_logs(self, ends: KnownEnds) -> ObjectLogFactory:
+    async def _open_logs(self, ends: KnownEnds) -> DurableLogFactory:
         settings, runtime, order = self.settings, self._runtime, self.order
+        owner = LogOwner(bytes.fromhex(order.incarnation), ends.may_live)
+        if settings.is_log_in_ledgers:
+            client = LedgerClientSettings(settings.bookkeeper.password, settings.bookkeeper.request_timeout_s)
+            return BookKeeperLogFactory(
+                runtime.open_ledgers(LedgerPlace.parse(settings.log), client, runtime.work),
+                self._machine.coordination(settings.cluster),
+                runtime,
+                settings.bookkeeper,
+                cluster_id=order.cluster_id,
+                container_count=settings.segment_store.container_count,
+                owner=owner,
+            )
         place = ObjectPlace.parse(settings.log)
         objects = runtime.open_objects(place, settings.object_storage.store)
         count = settings.segment_store.container_count
@@ -161,7 +177,7 @@ class ClusterStore:
             prefix=place.prefix,
             cluster_id=identity.cluster_id,
             container_count=count,
-            owner=LogOwner(bytes.fromhex(order.incarnation), ends.may_live),
+            owner=owner,
         )
 
     def _listeners(self) -> list[Listener]:
@@ -225,6 +241,17 @@ async def other_endpoints(store: CoordinationStore, name: str) -> list[Endpoint]
             if isinstance(content, HostNode | ControllerNode):
                 found += content.endpoints.values()
     return found
+
+
+def start_java_for(order: MemberOrder) -> None:
+    """Start the Java virtual machine if the log of `order` needs it. In the main thread, before the event loop.
+
+    Raises `InvalidArgumentError`, which says what to install.
+    """
+    settings = settings_from(StandaloneSettings, order.settings, "the settings given by the parent process")
+    if settings.is_log_in_ledgers:
+        log = settings.bookkeeper
+        start_java(f"the log in {settings.log}", log.jars, heap_mb=log.heap_mb, direct_mb=log.direct_mb)
 
 
 async def run_member(order: MemberOrder, source: BinaryIO, output: BinaryIO) -> bool:

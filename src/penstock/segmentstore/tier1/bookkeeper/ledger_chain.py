@@ -1,7 +1,7 @@
 """`LedgerChain`: the writing side of one log: appends go to one ledger after the other.
 
 A ledger follows when the present one is long, has lost a bookie, or has failed. The next one is created and recorded
-while appends continue; the first entry of it is sent when every entry of the one before is answered. After a failure the
+while appends continue; its first entry is sent when every entry of the ledger before is answered. After a failure the
 end of the ledger is fixed first, by opening it with recovery: entries up to it are acknowledged, the others are sent
 again, in order. Protocol: docs/bookkeeper-log.md.
 """
@@ -100,7 +100,9 @@ class LedgerChain:
         problem: why appends wait, for operators; empty: they do not.
     """
 
-    def __init__(self, process: BookKeeperProcess, log: ChainLog, first: OpenLedger, describe: Callable[[], str]) -> None:
+    def __init__(
+        self, process: BookKeeperProcess, log: ChainLog, first: OpenLedger, describe: Callable[[], str]
+    ) -> None:
         self.ends: dict[int, int] = {}
         self.problem: str = ""
         self._process = process

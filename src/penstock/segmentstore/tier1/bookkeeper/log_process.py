@@ -1,4 +1,4 @@
-"""`BookKeeperProcess`: what the logs of one process share: BookKeeper, the records, and the bound of bytes in flight."""
+"""`BookKeeperProcess`: what the logs of one process share: ledgers, records, and the bound of bytes in flight."""
 
 from __future__ import annotations
 

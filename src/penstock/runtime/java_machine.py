@@ -1,0 +1,81 @@
+"""The Java virtual machine of this process, by JPype: started once, in the main thread, before the event loop."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.extras import missing_extra
+
+#: What Netty, and the direct buffers of JPype, need of Java 17.
+_OPENS = ("java.base/java.nio=ALL-UNNAMED", "java.base/jdk.internal.misc=ALL-UNNAMED")
+
+
+def start_java(what: str, jars: str, *, heap_mb: int, direct_mb: int) -> None:
+    """Start the virtual machine with all jars of the directory `jars`; nothing if it runs. `what` needs it.
+
+    Its end, also by a lack of memory, ends the process. It leaves signals to Python. The process may not fork
+    afterwards. Raises `InvalidArgumentError`, which says what to install.
+    """
+    jpype = _jpype(what)
+    if jpype.isJVMStarted():
+        return
+    found = sorted(str(path) for path in Path(jars).glob("*.jar")) if jars else []
+    if not any("bookkeeper-server" in os.path.basename(path) for path in found):
+        where = f"the directory {jars!r} has none" if jars else "no directory is set"
+        raise InvalidArgumentError(
+            f"{what} needs the jars of BookKeeper's client, and {where}: fetch them with penstock jars --to DIR, and "
+            "name the directory by PENSTOCK_BOOKKEEPER__JARS"
+        )
+    if threading.current_thread() is not threading.main_thread():
+        raise InvalidArgumentError(f"{what}: the Java virtual machine is started in the main thread")
+    options = [
+        f"-Xmx{heap_mb}m", f"-XX:MaxDirectMemorySize={direct_mb}m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError",
+        "-XX:TieredStopAtLevel=4", "-Xrs", "-Xshare:auto", "-Dlog4j2.level=OFF", "-Dlog4j.shutdownHookEnabled=false",
+        "-Dlog4j2.disableJmx=true", "-Dorg.apache.logging.log4j.simplelog.StatusLogger.level=OFF",
+        "-Dio.netty.leakDetectionLevel=disabled", "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Dio.netty.allocator.numDirectArenas=2", "-Dio.netty.allocator.numHeapArenas=1",
+        *(f"--add-opens={each}" for each in _OPENS),
+    ]  # fmt: skip
+    # A client that is not closed would keep the process from ending.
+    importlib.import_module("jpype.config").destroy_jvm = False
+    try:
+        jpype.startJVM(*options, classpath=found, convertStrings=False, interrupt=False)
+    except (OSError, RuntimeError, jpype.JVMNotFoundException) as error:
+        raise InvalidArgumentError(
+            f"{what} needs Java 17 or newer, which cannot be started ({error}): install a Java runtime (Debian: "
+            "apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
+        ) from error
+    _silence_log()
+
+
+def has_java() -> bool:
+    """Return whether the virtual machine of this process runs."""
+    try:
+        import jpype
+    except ImportError:
+        return False
+    return bool(jpype.isJVMStarted())
+
+
+def _jpype(what: str) -> Any:
+    try:
+        import jpype
+    except ImportError as error:
+        raise InvalidArgumentError(missing_extra(what, "bookkeeper", error)) from error
+    return jpype
+
+
+def _silence_log() -> None:
+    """Write none of the client's messages: errors reach the log of this process as exceptions."""
+    import jpype
+
+    try:
+        level = jpype.JClass("org.apache.logging.log4j.Level")
+        jpype.JClass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level.OFF)
+    except TypeError:
+        return  # The jars have another logger.

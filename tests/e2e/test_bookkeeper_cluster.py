@@ -1,0 +1,126 @@
+"""A cluster whose log is in BookKeeper: real bookies, ZooKeeper, stores and controllers, of which some are killed.
+
+A writer runs all the time. In the end every acknowledged event is there, once, in the order of its key.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.bookkeeper_server import Bookies
+from support.cluster_load import Load, check_events
+from support.cluster_processes import WAIT_S, Cluster, kill_process
+from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from support.zookeeper_server import ZooKeeperServers
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+
+CONTAINERS = 4
+SETTINGS = """
+[object_storage]
+flush_bytes = 65536
+flush_age_s = 0.5
+
+[object_storage.store]
+endpoint = "{endpoint}"
+region = "us-east-1"
+access_key_id = "{access_key}"
+secret_access_key = "{secret_key}"
+
+[bookkeeper]
+jars = "{jars}"
+ledger_bytes = 262144
+
+[cluster.leader]
+join_delay_s = 1.0
+first_wait_s = 1.0
+"""
+
+
+@pytest.fixture
+def cluster(
+    zookeeper_server: ZooKeeperServers, s3_server: S3Server, bookies: Bookies, tmp_path: Path
+) -> Iterator[Cluster]:
+    """A cluster that was made, without processes."""
+    pytest.importorskip("jpype")
+    bucket = s3_server.make_bucket(f"b{uuid.uuid4().hex[:12]}").bucket
+    made = Cluster(
+        tmp_path,
+        f"{zookeeper_server.address}/{bucket}",
+        bookies.url,
+        f"s3://{bucket}/data",
+        SETTINGS.format(endpoint=s3_server.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY, jars=bookies.jars),
+    )
+    made.init(CONTAINERS)
+    yield made
+    made.stop()
+
+
+@contextmanager
+def lost_bookies(bookies: Bookies, interval_s: float) -> Iterator[list[int]]:
+    """Kill one bookie after the other, and start it again after half of the interval. Gives those killed so far."""
+    is_over = threading.Event()
+    killed: list[int] = []
+
+    def run() -> None:
+        while not is_over.wait(interval_s / 2):
+            number = len(killed) % len(bookies.ports)
+            bookies.kill(number)
+            killed.append(number)
+            is_over.wait(interval_s / 2)
+            bookies.launch(number)
+            bookies.wait_until_ready(number)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        is_over.set()
+        thread.join(WAIT_S)
+
+
+@pytest.mark.parametrize("cycles", [3, pytest.param(50, marks=pytest.mark.nightly)])
+def test_kills_of_stores_and_bookies_lose_double_and_reorder_nothing(
+    cycles: int, cluster: Cluster, bookies: Bookies
+) -> None:
+    """Stores are killed with and without their parents, while one bookie after the other is away."""
+    draws = random.Random(cycles)
+    for name in ("store-a", "store-b"):
+        cluster.start_store(name).wait_ready()
+    cluster.start_controller("controller-a").wait_ready()
+    cluster.wait_served()
+    load = Load(cluster.uri("controller-a"))
+    load.start()
+    load.wait_for_more()
+    with lost_bookies(bookies, 20.0) as killed:
+        for cycle in range(cycles):
+            name = draws.choice(("store-a", "store-b"))
+            if draws.random() < 0.5:
+                for pid in cluster.processes[name].store_pids():
+                    kill_process(pid)
+            else:
+                cluster.processes[name].kill()
+                cluster.start_store(name).wait_ready()
+            load.wait_for_more()
+            assert cycle < 2 or killed
+    count = load.stop()
+    cluster.wait_served()
+    check_events(cluster.uri("controller-a"), count)
+    for name in ("store-a", "store-b"):
+        assert cluster.processes[name].terminate() == 0, cluster.processes[name].log[-3000:]
+
+
+def test_a_store_without_the_jars_says_what_to_install(cluster: Cluster, bookies: Bookies) -> None:
+    cluster.config.write_text(cluster.config.read_text().replace(str(bookies.jars), "/nowhere"))
+    store = cluster.start_store("store-a")
+    assert store.process is not None
+    assert store.process.wait(WAIT_S) != 0
+    assert "penstock jars --to DIR" in store.log + str(store.records)
