@@ -74,9 +74,9 @@ class BookKeeper:
     def _connect(self) -> tuple[Any, Any]:
         import jpype
 
-        package = jpype.JPackage("org").apache.bookkeeper
+        # By full names: `JPackage` searches all jars, which takes seconds.
         policy = jpype.JClass("org.apache.bookkeeper.client.DefaultEnsemblePlacementPolicy")
-        settings = package.conf.ClientConfiguration()
+        settings = jpype.JClass("org.apache.bookkeeper.conf.ClientConfiguration")()
         settings.setMetadataServiceUri(self._place.service_uri).setZkTimeout(_ZOOKEEPER_TIMEOUT_MS)
         settings.setThrottleValue(0)
         settings.setEnsemblePlacementPolicy(policy.class_)
@@ -86,7 +86,7 @@ class BookKeeper:
         settings.setClientConnectTimeoutMillis(_CONNECT_TIMEOUT_MS)
         settings.setUseV2WireProtocol(True)
         settings.setDelayEnsembleChange(True)
-        client = package.client.api.BookKeeper.newBuilder(settings).build()
+        client = jpype.JClass("org.apache.bookkeeper.client.api.BookKeeper").newBuilder(settings).build()
         # The implementation: metadata of a ledger can be read without opening it.
         return client, client.getMetadataClientDriver().getLedgerManagerFactory().newLedgerManager()
 
@@ -351,7 +351,7 @@ def _java_bytes(value: bytes) -> Any:
 def _digest() -> Any:
     import jpype
 
-    return jpype.JPackage("org").apache.bookkeeper.client.api.DigestType.CRC32C
+    return jpype.JClass("org.apache.bookkeeper.client.api.DigestType").CRC32C
 
 
 def _translated(call: Callable[[], T]) -> T:

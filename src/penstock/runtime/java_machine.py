@@ -35,7 +35,7 @@ def start_java(what: str, jars: str, *, heap_mb: int, direct_mb: int) -> None:
         raise InvalidArgumentError(f"{what}: the Java virtual machine is started in the main thread")
     options = [
         f"-Xmx{heap_mb}m", f"-XX:MaxDirectMemorySize={direct_mb}m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError",
-        "-XX:TieredStopAtLevel=4", "-Xrs", "-Xshare:auto", "-Dlog4j2.level=OFF", "-Dlog4j.shutdownHookEnabled=false",
+        "-Xrs", "-Xshare:auto", "-Dlog4j2.level=OFF", "-Dlog4j.shutdownHookEnabled=false",
         "-Dlog4j2.disableJmx=true", "-Dorg.apache.logging.log4j.simplelog.StatusLogger.level=OFF",
         "-Dio.netty.leakDetectionLevel=disabled", "-Dio.netty.tryReflectionSetAccessible=true",
         "-Dio.netty.allocator.numDirectArenas=2", "-Dio.netty.allocator.numHeapArenas=1",
