@@ -42,7 +42,8 @@ def start_java(what: str, jars: str, *, heap_mb: int, direct_mb: int) -> None:
         *(f"--add-opens={each}" for each in _OPENS),
     ]  # fmt: skip
     # A client that is not closed would keep the process from ending.
-    importlib.import_module("jpype.config").destroy_jvm = False
+    config: Any = importlib.import_module("jpype.config")
+    config.destroy_jvm = False
     try:
         jpype.startJVM(*options, classpath=found, convertStrings=False, interrupt=False)
     except (OSError, RuntimeError, jpype.JVMNotFoundException) as error:
