@@ -187,6 +187,30 @@ def test_one_container_is_taken_over_and_the_others_of_its_process_go_on() -> No
     play(scenario)
 
 
+def test_a_container_that_is_taken_over_is_not_confirmed_by_the_next_journal_of_its_process() -> None:
+    """While the process moves its containers there, a check of that journal says nothing about this one."""
+
+    async def scenario(world: World) -> None:
+        first, second = world.process(), world.process()
+        taken, kept, _ = [await opened(first, number) for number in range(3)]
+        await append(taken, b"taken")
+        await opened(second, 0)
+        await opened(second, 2)
+        opened_s = world.runtime.monotonic_s()
+        # The first change of a record has to fail, and takes long. The last one fails at once.
+        world.clients[0].inject("put_if", ObjectFault.SLOW)
+        checks = [asyncio.ensure_future(log.confirm_ownership(is_shared=True)) for log in (taken, kept) * 2]
+        while taken.is_writing:
+            await asyncio.sleep(0.005)
+            assert taken.ownership_confirmed_s < opened_s
+            if checks[1].done():
+                checks[1] = asyncio.ensure_future(kept.confirm_ownership(is_shared=True))
+        await asyncio.gather(*checks, return_exceptions=True)
+        assert taken.ownership_confirmed_s < opened_s < kept.ownership_confirmed_s
+
+    play(scenario)
+
+
 def test_an_idle_process_looks_once_for_all_its_containers_and_finds_the_seal() -> None:
     async def scenario(world: World) -> None:
         factory = world.process()

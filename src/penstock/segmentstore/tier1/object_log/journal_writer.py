@@ -134,6 +134,9 @@ class JournalWriter:
         #: When the next object may be sent that is not full.
         self._next_due_s = float("-inf")
         self._sealed_at: int | None = None
+        #: Whether containers are being moved to another journal. Until each record names it, the journal's state says
+        #: nothing about who owns them.
+        self._is_rolling = False
         #: When the last check that no other process has sealed the journal began.
         self._owned_s = float("-inf")
         self._checking: asyncio.Task[bool] | None = None
@@ -193,7 +196,7 @@ class JournalWriter:
         """
         called_s = self._runtime.monotonic_s()
         while True:
-            if self._sealed_at is not None or self._slots:
+            if self._sealed_at is not None or self._slots or self._is_rolling:
                 await self._next_progress()
             else:
                 if self._checking is None or self._checking.done():
@@ -402,7 +405,11 @@ class JournalWriter:
         self.use.roll_count += 1
         self._sealed_at = None
         members = self.members
-        outcomes = await asyncio.gather(*(member.move(end) for member in members), return_exceptions=True)
+        self._is_rolling = True
+        try:
+            outcomes = await asyncio.gather(*(member.move(end) for member in members), return_exceptions=True)
+        finally:
+            self._is_rolling = False
         for member, outcome in zip(members, outcomes, strict=True):
             if isinstance(outcome, PenstockError):
                 self.detach(member)
