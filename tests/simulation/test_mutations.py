@@ -88,6 +88,8 @@ SLOW = {
     "count the interval of sweeps from each start",
     "keep all recorded cuts",
     "inspect a stream once a day",
+    "write the assignment on any version",
+    "remain a member after the end of the session",
 }
 
 

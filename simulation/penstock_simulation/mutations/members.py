@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from penstock.controller.cluster.leader import ClusterLeader
 from penstock.controller.cluster.view import ClusterView
+from penstock.controller.errors import MembershipLostError
+from penstock.controller.ownership.zookeeper_coordinator import ZooKeeperMembership
 from penstock.model.assignment_plan import Move, MoveReason, _Draft
-from penstock.runtime.coordination import ANY_VERSION, CoordinationStore
+from penstock.model.errors import ControllerUnavailableError
+from penstock.runtime.coordination import ANY_VERSION, Children, CoordinationStore
+from penstock.segmentstore.cluster.ends import KnownEnds
 from penstock.segmentstore.cluster.hold import ContainerHold
 from penstock_simulation.mutations.mutation import Mutation, patched
 from penstock_simulation.workloads.plans import PlanSettings
@@ -58,6 +62,31 @@ def _write_on_any_version() -> AbstractContextManager[None]:
     return patched(ClusterLeader, "_write", write_always)
 
 
+def _take_any_end_for_the_predecessors() -> AbstractContextManager[None]:
+    return patched(KnownEnds, "may_live", lambda self, token: not self._ended)
+
+
+@contextmanager
+def _remain_a_member() -> Iterator[None]:
+    """An expired controller takes the members that it has read last for those of now."""
+    read = ZooKeeperMembership._read
+    last: dict[ZooKeeperMembership, Children] = {}
+
+    async def read_or_remember(self: ZooKeeperMembership) -> Children:
+        try:
+            last[self] = await read(self)
+        except (MembershipLostError, ControllerUnavailableError):
+            if self not in last:
+                raise
+        return last[self]
+
+    with (
+        patched(ZooKeeperMembership, "_read", read_or_remember),
+        patched(ZooKeeperMembership, "is_over", property(lambda self: False)),
+    ):
+        yield
+
+
 def _place_at_the_first_store() -> AbstractContextManager[None]:
     def placed(self: _Draft, container_id: int, reason: MoveReason) -> Move:
         self._add(0, container_id)
@@ -86,6 +115,16 @@ MEMBER_MUTATIONS: Sequence[Mutation] = (
     _planted(
         "delete the node of a container before its log is closed", "a store that finds a container free may open it",
         _delete_the_node_first, _of("hand-overs of members", "drain", "store stopped"),
+    ),
+    _planted(
+        "take any proof of an end for that of the predecessor", "a lease is waited for unless its end is proven",
+        _take_any_end_for_the_predecessors,
+        _of("ends of others", "store killed", "store cut off", workloads=("events", "tables")),
+    ),
+    _planted(
+        "remain a member after the end of the session", "work of a live controller is finished by no other",
+        _remain_a_member,
+        _of("expired controllers", "controller", "sessions", workloads=("events", "streams"), gap_s=1.0),
     ),
     _planted(
         "write the assignment on any version", "of two that assign containers, one succeeds",
