@@ -72,7 +72,7 @@ class Bench:
         await self.store.append(A, self.data[STORED_BYTES:])
         self.client = self.new_client(ClientSettings(direct_read_timeout_s=20.0))
         await self.client.__aenter__()
-        self.layout = await self.client._chunk_layouts.ask(A, 0, 1 << 40)
+        self.layout = await self.client.parts.chunk_layouts.ask(A, 0, 1 << 40)
 
     def new_client(self, settings: ClientSettings, runtime: Runtime | None = None) -> Client:
         async def resolve(segment: str) -> tuple[str, int]:
@@ -95,8 +95,8 @@ class Bench:
         """Read all, see that it is what was written, and return how it was read."""
         client = client or self.client
         layout = layout or self.layout
-        reads = client._direct_reads(layout, place=place)
-        async with client._direct_reader(reads, layout, 0, len(self.data)) as reader:
+        reads = client.parts.direct_reads(layout, place=place)
+        async with client.parts.direct_reader(reads, layout, 0, len(self.data)) as reader:
             found = b"".join([block async for block in reader])
         assert found == self.data
         assert reads.direct_bytes + reads.store_bytes == len(self.data)
@@ -125,7 +125,7 @@ async def test_reads_of_any_length_from_any_byte_give_the_bytes(bench: Bench, re
         start, end = sorted(chance.randrange(STORED_BYTES + 1) for _ in range(2))
         layout = bench.layout.clipped(start, end)
         assert (layout.start, layout.end) == (start, end)
-        reads = bench.client._direct_reads(layout)
+        reads = bench.client.parts.direct_reads(layout)
         at = start
         while at < end:
             data = (await reads.read(A, at, min(read_bytes, end - at))).joined()
@@ -158,14 +158,14 @@ async def test_what_lies_behind_the_end_of_a_chunk_is_not_read(bench: Bench) -> 
             file.write(b"ZOMBIE" * 1000)
     reads = await bench.read()
     assert (reads.direct_bytes, reads.store_bytes, reads.problem) == (STORED_BYTES, 1000, None)
-    again = await bench.client._chunk_layouts.ask(A, 0, 1 << 40)
+    again = await bench.client.parts.chunk_layouts.ask(A, 0, 1 << 40)
     assert again.chunks == bench.layout.chunks
 
 
 async def test_a_chunk_with_more_behind_its_end_does_not_grow(bench: Bench) -> None:
     """SS-256: the store would have added to it, and begins another. Layouts of before and of behind are right."""
     await bench.store.containers[0].flush()
-    before = await bench.client._chunk_layouts.ask(A, 0, 1 << 40)
+    before = await bench.client.parts.chunk_layouts.ask(A, 0, 1 << 40)
     assert (len(before.chunks), before.chunks[-1].length) == (CHUNK_COUNT + 1, 1000)
     with (bench.root / before.chunks[-1].name).open("ab") as file:
         file.write(b"ZOMBIE" * 1000)
@@ -175,7 +175,7 @@ async def test_a_chunk_with_more_behind_its_end_does_not_grow(bench: Bench) -> N
     await bench.store.append(A, more)
     await bench.store.containers[0].flush()
     bench.data += more
-    behind = await bench.client._chunk_layouts.ask(A, 0, 1 << 40)
+    behind = await bench.client.parts.chunk_layouts.ask(A, 0, 1 << 40)
     assert behind.chunks[:-1] == before.chunks
     reads = await bench.read(behind)
     assert (reads.direct_bytes, reads.store_bytes, reads.problem) == (len(bench.data), 0, None)
@@ -222,8 +222,8 @@ async def test_a_chunk_that_cannot_be_read_is_read_from_the_store_from_that_byte
         reads = await bench.read(client=client)
         assert isinstance(reads.problem, error)
         assert reads.direct_bytes == direct_bytes
-        required = client._direct_reads(bench.layout, is_required=True)
-        async with client._direct_reader(required, bench.layout, 0, len(bench.data)) as reader:
+        required = client.parts.direct_reads(bench.layout, is_required=True)
+        async with client.parts.direct_reader(required, bench.layout, 0, len(bench.data)) as reader:
             with pytest.raises(error):
                 [block async for block in reader]
         assert required.store_bytes == 0

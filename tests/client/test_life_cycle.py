@@ -29,7 +29,7 @@ class Part(LifeCycle):
         self.pending = 0
 
     def open(self, owner: LifeCycle | None = None) -> Part:
-        self._open_life(owner, None if owner else watch_program)
+        self.open_life(owner, None if owner else watch_program)
         return self
 
     def work(self) -> None:

@@ -27,6 +27,8 @@ _PACKAGE = "penstock.client"
 _LINE_LENGTH_MAX = 120
 #: Members of every `Handle`.
 _LIFE = {"abandon", "close", "is_closed", "is_open"}
+#: Public members for other packages of Penstock: the blocking classes do not have them.
+_INTERNAL = {"note_exception", "open_life", "parts"}
 #: Phrases of async docstrings, and their replacements for the blocking client.
 _WORDS = {
     "an async context manager": "a context manager",
@@ -179,7 +181,7 @@ class _Writer:
     def _wants(self, name: str) -> bool:
         if name in self._spec.bodies:
             return True
-        return not (name.startswith("_") or name in self._by_hand or name in _LIFE)
+        return not (name.startswith("_") or name in self._by_hand or name in _LIFE | _INTERNAL)
 
     def _attribute(self, node: ast.AnnAssign, name: str) -> str:
         """Return the property of a class-level declaration: ``name: Final[str]`` is read-only, others are not."""

@@ -127,7 +127,7 @@ def _count_a_failure_as_done() -> Iterator[None]:
     ) -> None:
         await self.close(is_done=True)
 
-    with patched(Reader, "__aexit__", leave), patched(Reader, "_note_exception", lambda self: None):
+    with patched(Reader, "__aexit__", leave), patched(Reader, "note_exception", lambda self: None):
         yield
 
 

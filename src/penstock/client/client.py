@@ -15,22 +15,22 @@ from penstock.client.controller.transaction_calls import NO_TIME
 from penstock.client.controller.transaction_endings import TransactionInfo
 from penstock.client.controller.transaction_ids import id_of
 from penstock.client.controller.transaction_times import commit_time
-from penstock.client.groups.reader_group import ReaderGroup
-from penstock.client.reading.batch_reads import BatchRange, BatchReader
+from penstock.client.groups.reader_group import ReaderGroup, delete_reader_group
+from penstock.client.reading.batch_reads import BatchRange, BatchReader, open_batch
 from penstock.client.settings import ClientSettings
-from penstock.client.state.revisioned_stream import RevisionedStream
-from penstock.client.state.shared_state import SharedState
+from penstock.client.state.revisioned_stream import RevisionedStream, open_revisioned_stream
+from penstock.client.state.shared_state import SharedState, open_shared_state
 from penstock.client.state.state_entries import StateEntrySerializer
 from penstock.client.stream_calls import StreamCalls
 from penstock.client.streams import creation
 from penstock.client.streams.start_positions import Start
 from penstock.client.tables.table_keys import BytesKeys, TableKeys
-from penstock.client.tables.tables import Table, split_table_name
+from penstock.client.tables.tables import Table, open_table, split_table_name
 from penstock.client.transactions.open_transactions import open_transactions
-from penstock.client.transactions.transaction import Transaction
+from penstock.client.transactions.transaction import Transaction, begin_transaction, resume_transaction
 from penstock.client.transactions.value_transaction import ValueTransaction
 from penstock.client.transport.segment_reader import SegmentReader
-from penstock.client.writing.byte_stream import ByteReader, ByteWriter
+from penstock.client.writing.byte_stream import ByteReader, ByteWriter, open_byte_reader, open_byte_writer
 from penstock.client.writing.event_writer import EventWriter
 from penstock.client.writing.value_writer import ValueWriter
 from penstock.client.writing.writer_times import WriterTimes
@@ -107,7 +107,7 @@ class Client(StreamCalls):
         async def begin() -> Transaction | ValueTransaction[Value]:
             transaction = self._new_transaction(stream, lease_s)
             with self._deadline(f"begin a transaction on {stream}"):
-                await transaction._begin()
+                await begin_transaction(transaction)
             return transaction if serializer is None else ValueTransaction(transaction, serializer)
 
         return Opening(begin)
@@ -149,7 +149,7 @@ class Client(StreamCalls):
         async def resume() -> Transaction | ValueTransaction[Value]:
             transaction = self._new_transaction(stream, lease_s)
             with self._deadline(f"resume transaction {transaction_id} on {stream}"):
-                await transaction._resume(transaction_id)
+                await resume_transaction(transaction, transaction_id)
             return transaction if serializer is None else ValueTransaction(transaction, serializer)
 
         return Opening(resume)
@@ -321,7 +321,7 @@ class Client(StreamCalls):
 
     async def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
         """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
-        await ReaderGroup._delete(self._open_cluster(), group, scope=scope)
+        await delete_reader_group(self._open_cluster(), group, scope=scope)
 
     # -- bytes --------------------------------------------------------------------------------------------------
 
@@ -331,11 +331,11 @@ class Client(StreamCalls):
         Raises `InvalidNameError` as `event_writer` does.
         """
         check_written_stream_name(split_scoped_name(stream)[1])
-        return Opening(lambda: ByteWriter._open(self._open_cluster(), self._open_pool(), stream, self))
+        return Opening(lambda: open_byte_writer(self._open_cluster(), self._open_pool(), stream, self))
 
     def byte_reader(self, stream: str) -> Opening[ByteReader]:
         """Open a reader of the raw bytes of a stream of one segment. By `await` or `async with`."""
-        return Opening(lambda: ByteReader._open(self._open_cluster(), stream, self))
+        return Opening(lambda: open_byte_reader(self._open_cluster(), stream, self))
 
     # -- key-value tables ---------------------------------------------------------------------------------------
 
@@ -400,7 +400,7 @@ class Client(StreamCalls):
         # Each default goes with the type that its overload names.
         chosen_keys = cast(TableKeys[Key], keys or BytesKeys())
         chosen_values = cast(Serializer[Value], values or BytesSerializer())
-        return Opening(lambda: Table._open(self._open_cluster(), table, chosen_keys, chosen_values, self))
+        return Opening(lambda: open_table(self._open_cluster(), table, chosen_keys, chosen_values, self))
 
     # -- shared state -------------------------------------------------------------------------------------------
 
@@ -420,7 +420,7 @@ class Client(StreamCalls):
         """
         # The default goes with the type that its overload names.
         chosen = cast(Serializer[Value], serializer or BytesSerializer())
-        return Opening(lambda: RevisionedStream._open(self._open_cluster(), self._open_pool(), stream, chosen, self))
+        return Opening(lambda: open_revisioned_stream(self._open_cluster(), self._open_pool(), stream, chosen, self))
 
     @overload
     def shared_state(
@@ -462,7 +462,7 @@ class Client(StreamCalls):
 
         async def open_state() -> SharedState[State, Update]:
             entries = await self.revisioned_stream(stream, serializer=StateEntrySerializer())
-            return await SharedState._open(self._open_cluster(), entries, initial, states, updates, apply, self)
+            return await open_shared_state(self._open_cluster(), entries, initial, states, updates, apply, self)
 
         return Opening(open_state)
 
@@ -484,7 +484,7 @@ class Client(StreamCalls):
 
         Raises `NoSuchStreamError`, `InvalidArgumentError`; `SegmentTruncatedError` if the first events were truncated.
         """
-        return Opening(lambda: BatchReader._open(self._open_cluster(), stream, start, end, range_bytes, ranges, self))
+        return Opening(lambda: open_batch(self._open_cluster(), stream, start, end, range_bytes, ranges, self))
 
 
 def connect(

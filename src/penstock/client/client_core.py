@@ -80,11 +80,7 @@ class ClientCore(LifeCycle):
     def _open(
         self, *, watch_program: WatchProgram | None = None, ack_factory: Callable[[], AckState] | None = None
     ) -> None:
-        """Make the client usable in the running event loop. Nothing is connected before the first request.
-
-        For front ends: with `watch_program` they handle the program's fork and exit themselves; with `ack_factory`
-        writers return acks of that kind, and take events from other threads.
-        """
+        """See `ClientParts.open`."""
         if self.is_open:
             return
         if ack_factory is not None:
@@ -95,7 +91,7 @@ class ClientCore(LifeCycle):
             if self._ssl_context is None and parse_controller_uri(self._uri)[1]:
                 # A cluster encrypts all of its ports, or none.
                 self._ssl_context = self._security.tls_context()
-        self._open_life(None, watch_program or self._runtime.watch_program)
+        self.open_life(None, watch_program or self._runtime.watch_program)
         assert self._controller is not None
         self._controller.waits = self._waits
         self._loop = asyncio.get_running_loop()
@@ -147,22 +143,12 @@ class ClientCore(LifeCycle):
         """The segment stores behind the `Segments` seam."""
         return self._open_cluster().segments
 
-    # -- inside -------------------------------------------------------------------------------------------------
-
     @property
-    def _chunk_layouts(self) -> ChunkLayouts:
-        """Requests layouts of chunks; see docs/direct-reads.md."""
-        return ChunkLayouts(self._open_pool(), self._settings, self._runtime.rng)
+    def parts(self) -> ClientParts:
+        """The client's parts, for connectors, jobs and commands; see `penstock.client.low_level`."""
+        return ClientParts(self)
 
-    def _direct_reads(self, layout: SegmentLayout, *, place: str = "", is_required: bool = False) -> DirectReads:
-        """Return reads by a layout, with a fallback to the store; see `DirectReads`."""
-        return DirectReads(self._segment_client, layout, self._chunk_places, place=place, is_required=is_required)
-
-    def _direct_reader(self, reads: DirectReads, layout: SegmentLayout, start: int, end: int) -> SegmentReader:
-        """Read `[start, end)` of the segment of a layout by `reads`, ahead of the consumer."""
-        reader = SegmentReader(reads, layout.segment, start, end, self._settings)
-        self._segment_readers.add(reader)
-        return reader
+    # -- inside -------------------------------------------------------------------------------------------------
 
     def _deadline(self, what: str) -> AbstractContextManager[Deadline]:
         """Bound a call that consists of several requests; single requests are bounded where they are sent."""
@@ -185,3 +171,59 @@ class ClientCore(LifeCycle):
         self._open_cluster()
         assert self._pool is not None
         return self._pool
+
+
+class ClientParts:
+    """What other packages of Penstock use of a client. The parts belong to the client: they are closed with it.
+
+    All raise `ClosedError` unless the client is open, except `open` and `chunk_places`.
+    """
+
+    def __init__(self, client: ClientCore) -> None:
+        self._client = client
+
+    def open(
+        self, *, watch_program: WatchProgram | None = None, ack_factory: Callable[[], AckState] | None = None
+    ) -> None:
+        """Make the client usable in the running event loop. Nothing is connected before the first request.
+
+        For front ends: with `watch_program` they handle the program's fork and exit themselves; with `ack_factory`
+        writers return acks of that kind, and take events from other threads.
+        """
+        self._client._open(watch_program=watch_program, ack_factory=ack_factory)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The controller and the segment stores, as the client's own parts use them."""
+        return self._client._open_cluster()
+
+    @property
+    def controller(self) -> ControllerClient:
+        """The calls of the controller."""
+        return self._client._controller_client
+
+    @property
+    def segments(self) -> WireSegments:
+        """The requests to segment stores."""
+        return self._client._segment_client
+
+    @property
+    def chunk_layouts(self) -> ChunkLayouts:
+        """The requests for layouts of chunks; see docs/direct-reads.md."""
+        client = self._client
+        return ChunkLayouts(client._open_pool(), client._settings, client._runtime.rng)
+
+    @property
+    def chunk_places(self) -> ChunkPlaces:
+        """The places of chunks that the client has found."""
+        return self._client._chunk_places
+
+    def direct_reads(self, layout: SegmentLayout, *, place: str = "", is_required: bool = False) -> DirectReads:
+        """Return reads by a layout, with a fallback to the store; see `DirectReads`."""
+        return DirectReads(self.segments, layout, self.chunk_places, place=place, is_required=is_required)
+
+    def direct_reader(self, reads: DirectReads, layout: SegmentLayout, start: int, end: int) -> SegmentReader:
+        """Read `[start, end)` of the segment of a layout by `reads`, ahead of the consumer."""
+        reader = SegmentReader(reads, layout.segment, start, end, self._client._settings)
+        self._client._segment_readers.add(reader)
+        return reader

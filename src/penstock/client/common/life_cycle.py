@@ -38,7 +38,7 @@ class Life(Enum):
 class LifeCycle(NotPicklable):
     """Base of clients, writers, transactions, reader groups and readers. Belongs to one event loop.
 
-    A subclass calls `_open_life` once it is ready, `_check_open` before it accepts new work, and implements its end by
+    A subclass calls `open_life` once it is ready, `_check_open` before it accepts new work, and implements its end by
     these methods, called in this order:
 
     - `_finish`: complete accepted work: flush, store positions. Its own children are closed by then.
@@ -119,17 +119,17 @@ class LifeCycle(NotPicklable):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'; '.join([f'{self._what}, {self._life.value}', *self._losses()])}>"
 
-    def _note_exception(self) -> None:
+    def note_exception(self) -> None:
         """Record, before closing, that this ends because of an exception; applies to all owned objects, too.
 
         `close` does so by itself when an exception is being handled where it is called.
         """
         for child in list(self._children):
-            child._note_exception()
+            child.note_exception()
 
     # -- for subclasses -----------------------------------------------------------------------------------------
 
-    def _open_life(self, owner: LifeCycle | None = None, watch_program: WatchProgram | None = None) -> None:
+    def open_life(self, owner: LifeCycle | None = None, watch_program: WatchProgram | None = None) -> None:
         """Become OPEN. With an `owner`, be closed with it; without one, have the program's fork and exit watched."""
         if self._life is not Life.NEW:
             raise self._closed_error()
@@ -194,7 +194,7 @@ class LifeCycle(NotPicklable):
             return None
         if self._ending is None:
             if sys.exception() is not None:
-                self._note_exception()
+                self.note_exception()
             self._life = Life.CLOSING
             self._is_refusing = True
             # Outside the deadline of any call: it has its own limit, and may outlive the call.

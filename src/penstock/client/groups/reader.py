@@ -106,7 +106,7 @@ class Reader(LifeCycle):
 
     async def _open(self, owner: LifeCycle | None = None) -> None:
         """Join the group. Called by `ReaderGroup.reader`. If cancelled, the reader leaves again by itself."""
-        self._open_life(owner)
+        self.open_life(owner)
         self._progress_s = asyncio.get_running_loop().time()
         self._must_leave = True
         try:
@@ -147,10 +147,10 @@ class Reader(LifeCycle):
                 raise
             error.add_note(f"then the {self._what} could not be closed: {other}")
 
-    def _note_exception(self) -> None:
-        """See `LifeCycle._note_exception`: the events returned last count as unread."""
+    def note_exception(self) -> None:
+        """See `LifeCycle.note_exception`: the events returned last count as unread."""
         self._is_failed = True
-        super()._note_exception()
+        super().note_exception()
 
     async def _finish(self) -> None:
         """Leave the group and store all done positions."""

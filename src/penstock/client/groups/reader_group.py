@@ -204,7 +204,7 @@ class ReaderGroup(LifeCycle):
             # When opened without streams, removing a deleted stream must remain possible.
             await self._check_not_recreated(still, state)
         self._open_record = record
-        self._open_life(owner)
+        self.open_life(owner)
 
     async def _wanted(
         self, start: Start, until: Start, retention: GroupRetention, checkpoint_interval_ms: int
@@ -252,17 +252,6 @@ class ReaderGroup(LifeCycle):
         recreated = await recreated_in(self._cluster, registered, state)
         if recreated:
             raise recreated_error(recreated[0], f"{self.scope}/{self.name}")
-
-    @classmethod
-    async def _delete(cls, cluster: Cluster, group: str, *, scope: str | None) -> None:
-        """Delete a group. Raises `NoSuchReaderGroupError`. Readers still running fail at their next step."""
-        where, name = _split_group(group, scope, None)
-        registered = await cluster.controller.reader_group(where, name)
-        if registered is None:
-            raise NoSuchReaderGroupError(f"reader group {where}/{name} does not exist")
-        await cluster.controller.delete_reader_group(where, name, registered.id)
-        # Controllers other than Penstock's do not have this table.
-        await GroupRecord(cluster, where, name, registered.id).delete()
 
     @property
     def _record(self) -> GroupRecord:
@@ -566,3 +555,14 @@ class ReaderGroup(LifeCycle):
             if error is None:
                 raise
             error.add_note(f"then the {self._what} could not be closed: {other}")
+
+
+async def delete_reader_group(cluster: Cluster, group: str, *, scope: str | None) -> None:
+    """Delete a group. Raises `NoSuchReaderGroupError`. Readers still running fail at their next step."""
+    where, name = _split_group(group, scope, None)
+    registered = await cluster.controller.reader_group(where, name)
+    if registered is None:
+        raise NoSuchReaderGroupError(f"reader group {where}/{name} does not exist")
+    await cluster.controller.delete_reader_group(where, name, registered.id)
+    # Controllers other than Penstock's do not have this table.
+    await GroupRecord(cluster, where, name, registered.id).delete()

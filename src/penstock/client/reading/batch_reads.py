@@ -79,35 +79,6 @@ class BatchReader(LifeCycle):
         self._stream = stream
         self._plan = plan
 
-    @classmethod
-    async def _open(
-        cls,
-        cluster: Cluster,
-        stream: str,
-        start: Start,
-        end: Start,
-        range_bytes: int | None,
-        ranges: Sequence[BatchRange] | None,
-        owner: LifeCycle,
-    ) -> BatchReader:
-        """Determine the ranges, unless `ranges` are given. See `Client.batch`."""
-        stream = "/".join(split_scoped_name(stream))
-        if ranges is not None:
-            others = {each.stream for each in ranges} - {stream}
-            if others or start is not None or end is not None or range_bytes is not None:
-                raise InvalidArgumentError(
-                    f"batch of {stream}: give ranges of this stream, or else start, end and range_bytes"
-                )
-            await _check_ends(cluster, ranges)
-            plan = _Plan(None, None, tuple(ranges))
-        else:
-            settings = cluster.settings
-            with within(f"plan a batch of {stream}", settings.retry_time_max_s, "retry_time_max_s"):
-                plan = await _planned(cluster, stream, start, end, range_bytes)
-        opened = cls(cluster, stream, plan)
-        opened._open_life(owner)
-        return opened
-
     @property
     def ranges(self) -> Sequence[BatchRange]:
         """The ranges to read, by segment id and offset; none are empty."""
@@ -219,6 +190,34 @@ class BatchReader(LifeCycle):
                 f"{part.segment}: the range ends at byte {part.end}, inside an event: the last complete event ends at "
                 f"byte {events.offset}"
             )
+
+
+async def open_batch(
+    cluster: Cluster,
+    stream: str,
+    start: Start,
+    end: Start,
+    range_bytes: int | None,
+    ranges: Sequence[BatchRange] | None,
+    owner: LifeCycle,
+) -> BatchReader:
+    """Determine the ranges, unless `ranges` are given. See `Client.batch`."""
+    stream = "/".join(split_scoped_name(stream))
+    if ranges is not None:
+        others = {each.stream for each in ranges} - {stream}
+        if others or start is not None or end is not None or range_bytes is not None:
+            raise InvalidArgumentError(
+                f"batch of {stream}: give ranges of this stream, or else start, end and range_bytes"
+            )
+        await _check_ends(cluster, ranges)
+        plan = _Plan(None, None, tuple(ranges))
+    else:
+        settings = cluster.settings
+        with within(f"plan a batch of {stream}", settings.retry_time_max_s, "retry_time_max_s"):
+            plan = await _planned(cluster, stream, start, end, range_bytes)
+    opened = BatchReader(cluster, stream, plan)
+    opened.open_life(owner)
+    return opened
 
 
 async def _planned(cluster: Cluster, stream: str, start: Start, end: Start, range_bytes: int | None) -> _Plan:

@@ -71,15 +71,6 @@ class RevisionedStream(LifeCycle, Generic[Value]):
         self._values = values
         self._appender = SingleAppender(pool, segment, cluster.settings, cluster.rng)
 
-    @classmethod
-    async def _open(
-        cls, cluster: Cluster, pool: ConnectionPool, stream: str, values: Serializer[Value], owner: LifeCycle
-    ) -> RevisionedStream[Value]:
-        """Look up a stream. Raises `NoSuchStreamError`, `StreamSealedError`, `UnsupportedOperationError`."""
-        opened = cls(cluster, pool, stream, await only_segment(cluster, stream, "revisioned stream"), values)
-        opened._open_life(owner)
-        return opened
-
     @property
     def name(self) -> str:
         """The stream as ``scope/stream``."""
@@ -185,3 +176,12 @@ class RevisionedStream(LifeCycle, Generic[Value]):
         if revision.segment != self._segment:
             raise InvalidArgumentError(f"revision {revision} does not belong to {self._stream}")
         return revision.offset
+
+
+async def open_revisioned_stream(
+    cluster: Cluster, pool: ConnectionPool, stream: str, values: Serializer[Value], owner: LifeCycle
+) -> RevisionedStream[Value]:
+    """Look up a stream. Raises `NoSuchStreamError`, `StreamSealedError`, `UnsupportedOperationError`."""
+    opened = RevisionedStream(cluster, pool, stream, await only_segment(cluster, stream, "revisioned stream"), values)
+    opened.open_life(owner)
+    return opened

@@ -67,28 +67,6 @@ class SharedState(LifeCycle, Generic[State, Update]):
         self._turn = asyncio.Lock()
         self._growth = Growth(cluster.segments, stream._segment)
 
-    @classmethod
-    async def _open(
-        cls,
-        cluster: Cluster,
-        stream: RevisionedStream[StateEntry],
-        initial: State,
-        states: Serializer[State],
-        updates: Serializer[Update] | None,
-        apply: Callable[[State, Update], State] | None,
-        owner: LifeCycle,
-    ) -> SharedState[State, Update]:
-        """Fetch the newest state; write `initial` if there is none."""
-        opened = cls(cluster, stream, initial, states, updates, apply)
-        opened._open_life(owner)
-        try:
-            with opened._call("open"):
-                await opened._begin(initial)
-        except BaseException:
-            await opened.abandon()
-            raise
-        return opened
-
     @property
     def name(self) -> str:
         """The stream as ``scope/stream``."""
@@ -309,3 +287,24 @@ class SharedState(LifeCycle, Generic[State, Update]):
 
     def _no_updates(self) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self._what} was opened without updates: open it with updates= and apply=")
+
+
+async def open_shared_state(
+    cluster: Cluster,
+    stream: RevisionedStream[StateEntry],
+    initial: State,
+    states: Serializer[State],
+    updates: Serializer[Update] | None,
+    apply: Callable[[State, Update], State] | None,
+    owner: LifeCycle,
+) -> SharedState[State, Update]:
+    """Fetch the newest state; write `initial` if there is none."""
+    opened = SharedState(cluster, stream, initial, states, updates, apply)
+    opened.open_life(owner)
+    try:
+        with opened._call("open"):
+            await opened._begin(initial)
+    except BaseException:
+        await opened.abandon()
+        raise
+    return opened

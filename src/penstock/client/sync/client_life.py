@@ -29,7 +29,7 @@ class ClientLife(Handle[aio.Client]):
         try:
             # The program is watched here, where the thread is known that has to be waited for.
             portal.call_soon(
-                partial(client._open, watch_program=_watched_by_the_handle, ack_factory=partial(Ack, portal))
+                partial(client.parts.open, watch_program=_watched_by_the_handle, ack_factory=partial(Ack, portal))
             )
         except BaseException:
             portal.close()
@@ -37,6 +37,11 @@ class ClientLife(Handle[aio.Client]):
         super().__init__(None, portal, client)
         self._client: aio.Client = client
         watch_program(self)
+
+    @property
+    def parts(self) -> tuple[aio.Client, Portal]:
+        """The asynchronous client, and the portal to its loop; see `penstock.client.low_level`."""
+        return self._part, self._portal
 
     def close(self, timeout_s: float | None = None) -> None:
         """Close what was opened from here, which flushes; then all connections; then end the background thread.
@@ -53,7 +58,7 @@ class ClientLife(Handle[aio.Client]):
     ) -> None:
         if error is not None and not isinstance(error, Exception):
             # Interrupted: do not wait here. The end of the program waits, for a while.
-            self._client._note_exception()
+            self._client.note_exception()
             self._portal.close_behind(self._client.close)
             return
         try:
@@ -68,7 +73,7 @@ class ClientLife(Handle[aio.Client]):
     def _on_exit(self) -> None:
         """See `ProgramPart`."""
         # It is no longer known whether the events handed out by readers were processed.
-        self._client._note_exception()
+        self._client.note_exception()
         if self._client.is_closed:
             return
         timeout_s = self._client.settings.exit_timeout_s
@@ -87,7 +92,7 @@ class ClientLife(Handle[aio.Client]):
         client: aio.Client | None = getattr(self, "_client", None)
         if client is not None and client.is_open:
             warnings.warn(f"unclosed {client!r}", ResourceWarning, source=self, stacklevel=1)
-            client._note_exception()
+            client.note_exception()
             self._portal.close_behind(client.close)
 
 

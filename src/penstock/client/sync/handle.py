@@ -95,7 +95,7 @@ class Handle(PlainHandle[Part]):
         """
         if not self._part.is_closed:
             if sys.exception() is not None:
-                self._portal.call_soon(self._part._note_exception)
+                self._portal.call_soon(self._part.note_exception)
             self._portal.call(self._part.close(timeout_s))
 
     def abandon(self) -> None:
@@ -109,7 +109,7 @@ class Handle(PlainHandle[Part]):
         if not self._part.is_closed:
             if error is not None:
                 # In the loop's own thread no exception is being handled.
-                self._portal.call_soon(self._part._note_exception)
+                self._portal.call_soon(self._part.note_exception)
             super().__exit__(kind, error, traceback)
 
     def __del__(self) -> None:
@@ -117,5 +117,5 @@ class Handle(PlainHandle[Part]):
         part: Part | None = getattr(self, "_part", None)
         if part is not None and part.is_open:
             warnings.warn(f"unclosed {part!r}", ResourceWarning, source=self, stacklevel=1)
-            part._note_exception()
+            part.note_exception()
             self._portal.run_behind(part.close)

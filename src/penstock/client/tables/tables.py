@@ -62,6 +62,20 @@ class TableChange(Generic[Key, Value]):
     entry: Entry[Key, Value] | None
 
 
+async def open_table(
+    cluster: Cluster, table: str, keys: TableKeys[Key], values: Serializer[Value], owner: LifeCycle
+) -> Table[Key, Value]:
+    """Look up a table. Raises `NoSuchTableError`."""
+    scope, name = split_table_name(table)
+    controller = cluster.controller
+    with within(f"open table {table}", cluster.settings.retry_time_max_s, "retry_time_max_s"):
+        config = await controller.table_config(scope, name)
+        found = SegmentMap(await controller.table_segments(scope, name))
+    opened = Table(cluster, TableSegments(cluster, table, config, found), keys, values)
+    opened.open_life(owner)
+    return opened
+
+
 class TableChanges(Generic[Key, Value]):
     """Iterates over the changes of a table, until closed. After an error, iteration can be continued."""
 
@@ -98,20 +112,6 @@ class Table(LifeCycle, Generic[Key, Value]):
         self._segments = segments
         self._keys = keys
         self._values = values
-
-    @classmethod
-    async def _open(
-        cls, cluster: Cluster, table: str, keys: TableKeys[Key], values: Serializer[Value], owner: LifeCycle
-    ) -> Table[Key, Value]:
-        """Look up a table. Raises `NoSuchTableError`."""
-        scope, name = split_table_name(table)
-        controller = cluster.controller
-        with within(f"open table {table}", cluster.settings.retry_time_max_s, "retry_time_max_s"):
-            config = await controller.table_config(scope, name)
-            found = SegmentMap(await controller.table_segments(scope, name))
-        opened = cls(cluster, TableSegments(cluster, table, config, found), keys, values)
-        opened._open_life(owner)
-        return opened
 
     @property
     def name(self) -> str:

@@ -108,17 +108,14 @@ class Transaction(LifeCycle):
         self._deciding: asyncio.Task[None] | None = None
 
     async def _begin(self) -> None:
-        """Open the transaction. Called by `Client.begin_transaction`."""
+        """See `begin_transaction`."""
         self._id, segments = await self._controller.create_transaction(
             self._scope, self._stream, lease_ms=round(self._lease_s * 1000)
         )
         await self._start(segments)
 
     async def _resume(self, transaction_id: str) -> None:
-        """Resume the transaction of this id. Called by `Client.transaction`.
-
-        A prepared transaction is refused: it takes no more events, and closing it undecided here must not abort it.
-        """
+        """See `resume_transaction`."""
         self._id = id_of(transaction_id)
         await self._controller.ping_transaction(
             self._scope, self._stream, self._id, lease_ms=round(self._lease_s * 1000), tried="resume"
@@ -140,7 +137,7 @@ class Transaction(LifeCycle):
             source, self._pool, self._settings, self._rng,
             ack_factory=self._ack_factory, is_threaded=self._is_threaded,
         )._start()  # fmt: skip
-        self._open_life(self._future_owner)
+        self.open_life(self._future_owner)
         self._keeper = start_watched(self._keep_open(), f"lease of {self.id}", lambda error: None)
 
     @property
@@ -449,3 +446,16 @@ class Transaction(LifeCycle):
         """Return why a transaction's segments take no more events, as far as that can be determined."""
         with self._ending_noted("write to"):
             return await self._controller.over_error(self._scope, self._stream, self._id, "write to")
+
+
+async def begin_transaction(transaction: Transaction) -> None:
+    """Create the transaction at the controller, and open it."""
+    await transaction._begin()
+
+
+async def resume_transaction(transaction: Transaction, transaction_id: str) -> None:
+    """Resume the transaction of this id, and open it.
+
+    A prepared transaction is refused: it takes no more events, and closing it undecided here must not abort it.
+    """
+    await transaction._resume(transaction_id)

@@ -68,17 +68,6 @@ class ByteWriter(LifeCycle):
         #: append.
         self._flusher: asyncio.Task[None] | None = None
 
-    @classmethod
-    async def _open(
-        cls, cluster: Cluster, pool: ConnectionPool, stream: str, owner: LifeCycle | None = None
-    ) -> ByteWriter:
-        """Open a writer at the current end of `stream`."""
-        segment = await only_segment(cluster, stream, "byte writer")
-        info = await cluster.segments.segment_info(segment)
-        writer = cls(cluster, pool, stream, segment, info.length)
-        writer._open_life(owner)
-        return writer
-
     def tell(self) -> int:
         """Return the offset of the next byte to write."""
         return self._offset + self._pending_bytes
@@ -176,6 +165,17 @@ class ByteWriter(LifeCycle):
             raise BadOffsetError(self._segment, expected=self._offset, actual=info.length)
 
 
+async def open_byte_writer(
+    cluster: Cluster, pool: ConnectionPool, stream: str, owner: LifeCycle | None = None
+) -> ByteWriter:
+    """Open a writer at the current end of `stream`."""
+    segment = await only_segment(cluster, stream, "byte writer")
+    info = await cluster.segments.segment_info(segment)
+    writer = ByteWriter(cluster, pool, stream, segment, info.length)
+    writer.open_life(owner)
+    return writer
+
+
 class ByteReader(LifeCycle):
     """Reads a byte stream like a file: `read`, `readinto`, `seek`, `tell`. Waits at the end for more bytes."""
 
@@ -186,15 +186,6 @@ class ByteReader(LifeCycle):
         self._offset = offset
         self._reader: SegmentReader | None = None
         self._block = memoryview(b"")
-
-    @classmethod
-    async def _open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteReader:
-        """Open a reader at the first byte of `stream` that still exists."""
-        segment = await only_segment(cluster, stream, "byte reader", is_read_only=True)
-        info = await cluster.segments.segment_info(segment)
-        reader = cls(cluster, stream, segment, info.start_offset)
-        reader._open_life(owner)
-        return reader
 
     def tell(self) -> int:
         """Return the offset of the next byte to read."""
@@ -246,3 +237,12 @@ class ByteReader(LifeCycle):
         self._block = memoryview(b"")
         if reader is not None:
             await reader.close()
+
+
+async def open_byte_reader(cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteReader:
+    """Open a reader at the first byte of `stream` that still exists."""
+    segment = await only_segment(cluster, stream, "byte reader", is_read_only=True)
+    info = await cluster.segments.segment_info(segment)
+    reader = ByteReader(cluster, stream, segment, info.start_offset)
+    reader.open_life(owner)
+    return reader

@@ -111,7 +111,7 @@ class EventWriter(LifeCycle):
         if not segments:
             raise StreamSealedError(f"stream {self._source.name} is sealed and takes no events")
         segment_map = SegmentMap(segments)
-        self._open_life(self._future_owner)
+        self.open_life(self._future_owner)
         self._loop = asyncio.get_running_loop()
         self._wake = self._loop.call_soon_threadsafe if self._is_threaded else self._loop.call_soon
         self._segments.begin(segment_map)

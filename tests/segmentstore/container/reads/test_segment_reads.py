@@ -196,7 +196,7 @@ async def test_a_shared_read_whose_beginning_is_gone_is_done_again(lives: Incarn
             raise SegmentTruncatedError(A, start_offset=500, offset=offset)
         return await inner(of, offset, length)
 
-    container.reader._storage_read = slow  # type: ignore[assignment]  # Storage that was truncated meanwhile.
+    container.reader._storage_read = slow
     first = asyncio.ensure_future(read(container, segment, 0, 900))
     second = asyncio.ensure_future(read(container, segment, 600, 100))
     await turns(3)
@@ -576,7 +576,7 @@ async def test_a_read_ahead_that_fails_is_not_noticed(lives: Incarnations) -> No
             raise StorageError("injected")
         return await inner(of, offset, length)
 
-    container.reader._storage_read = failing  # type: ignore[assignment]  # To fail one range.
+    container.reader._storage_read = failing
     assert await read(container, segment, 1000, 1000) == data[1000:2000]
     await turns()
     container.reader._storage_read = inner

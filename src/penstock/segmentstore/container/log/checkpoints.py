@@ -31,7 +31,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from itertools import chain
-from typing import Protocol
 
 from penstock.model.errors import PenstockError
 from penstock.segmentstore.container.log.operations import Checkpoint
@@ -43,12 +42,8 @@ from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.tier1.durable_log import DurableLog
 
-
-class Spawn(Protocol):
-    """Runs a background job that ends with the container."""
-
-    def __call__(self, coroutine: Coroutine[None, None, None]) -> None:
-        """Start it."""
+#: Starts a background job that ends with the container.
+Spawn = Callable[[Coroutine[None, None, None]], None]
 
 
 def _ignore_end(error: BaseException | None) -> None:

@@ -10,9 +10,8 @@ Source: segment-store 4.3 and 4.4; wire-protocol 4.1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.model.errors import (
     ContainerOfflineError,
@@ -34,12 +33,8 @@ from penstock.segmentstore.container.reads.tail_waits import ReadWaiter, TailWai
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container_settings import ContainerSettings
 
-
-class StorageRead(Protocol):
-    """Reads verified bytes of a segment from long-term storage."""
-
-    async def __call__(self, segment: Segment, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes; the range is known to exist."""
+#: Reads exactly `length` verified bytes from `offset` of a segment from long-term storage; the range is known to exist.
+StorageRead = Callable[[Segment, int, int], Awaitable[bytes]]
 
 
 class StorageReadTimeoutError(StorageError):

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
 
 from penstock.model.errors import (
     InconsistentStateError,
@@ -29,13 +28,13 @@ from penstock.model.errors import (
     UnreadableDataError,
 )
 from penstock.model.segments import Buffer
-from penstock.segmentstore.container.log.operations import Forget, NonAppendOperation
+from penstock.segmentstore.container.log.operations import Forget
 from penstock.segmentstore.container.pending import PendingAppend, PendingMerge, PendingSeal, PendingTruncate
 from penstock.segmentstore.container.reads.read_index import UnflushedBytes
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.container.storage.container_storage import ContainerStorage
+from penstock.segmentstore.container.storage.container_storage import ContainerStorage, Submit
 from penstock.segmentstore.container_settings import ContainerSettings
 
 #: Another incarnation owns the container: these errors end this one, whatever segment they concern.
@@ -51,13 +50,6 @@ class _Step(Enum):
     REPEAT = "repeat"
     #: The rest is left to the next flush.
     STOP = "stop"
-
-
-class Submit(Protocol):
-    """Accepts an operation and makes it durable, with no await between acceptance and logging."""
-
-    async def __call__(self, operation: NonAppendOperation, accept: Callable[[], object]) -> None:
-        """Call `accept` to change the accepted state, log the operation, and return when it is durable."""
 
 
 class SegmentFlusher:

@@ -35,8 +35,8 @@ from penstock.segmentstore.container.pending import PendingAppend, PendingMerge,
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.container.storage.container_storage import ContainerStorage
-from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher, Submit
+from penstock.segmentstore.container.storage.container_storage import ContainerStorage, Submit
+from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import ThrottleSettings
 

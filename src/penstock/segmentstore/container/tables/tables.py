@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from penstock.model.errors import (
     BadOffsetError,
@@ -63,11 +62,8 @@ _COMPACT = "compaction"
 _REFUSALS = (BadOffsetError, TableKeyMissingError, TableKeyVersionError)
 
 
-class AppendAccepted(Protocol):
-    """Accepts bytes at the end of a segment and returns an awaitable of their durability."""
-
-    def __call__(self, segment: Segment, data: Buffer) -> asyncio.Future[None]:
-        """Accept the bytes immediately; the future completes when they are durable."""
+#: Accepts bytes at the end of a segment immediately; the future completes when they are durable.
+AppendAccepted = Callable[[Segment, Buffer], asyncio.Future[None]]
 
 
 class Tables:
