@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +24,9 @@ from penstock.model.errors import (
     StorageUnavailableError,
 )
 from penstock.runtime.failure_levels import level_of
-from penstock.runtime.logs import BURST_LINES, COUNT_INTERVAL_S, BoundedHandler, UtcFormatter
+from penstock.runtime.log_context import log_context, request_id_of
+from penstock.runtime.log_events import EVENTS
+from penstock.runtime.logs import BURST_LINES, COUNT_INTERVAL_S, BoundedHandler, JsonFormatter, UtcFormatter
 from penstock.runtime.outages import REPORT_INTERVAL_S, OutageLog
 from penstock_simulation.simulated.simulation import Simulation
 
@@ -200,3 +204,43 @@ def test_other_packages_log_from_warning_on(level: str, written: list[str]) -> N
     """An HTTP library logs each request at INFO, which is not what an operator asks for by default."""
     ran = subprocess.run([sys.executable, "-c", _LEVELS, level], capture_output=True, text=True, timeout=60, check=True)
     assert [line.split()[1] for line in ran.stderr.splitlines()] == written
+
+
+def test_a_json_line_has_the_event_the_context_and_the_traceback() -> None:
+    formatter = JsonFormatter("store 1")
+    try:
+        raise ValueError("a\nb")
+    except ValueError:
+        record = logging.LogRecord(
+            "penstock.x", logging.ERROR, "x.py", 1, "container %d stays offline", (3,), sys.exc_info()
+        )
+    record.created, record.msecs = 0.25, 250.0
+    token = log_context.set({"call": "createScope", "request_id": ""})
+    try:
+        line = json.loads(formatter.format(record))
+    finally:
+        log_context.reset(token)
+    assert line.pop("exc").endswith("ValueError: a\nb")
+    assert line == {
+        "ts": "1970-01-01T00:00:00.250Z", "level": "error", "logger": "penstock.x", "event": "container.offline",
+        "msg": "container 3 stays offline", "process": "store 1", "call": "createScope",
+    }  # fmt: skip
+
+
+def test_the_operations_guide_names_every_event() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "operations.md").read_text()
+    for name in [*EVENTS, "change.done"]:
+        assert f"`{name}`" in guide, name
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ([], ""),
+        ([("requestid", "4711")], "4711"),
+        ([("requestid", b"47\x0011")], "4711"),
+        ([("other", "1"), ("requestid", "x" * 100)], "x" * 64),
+    ],
+)
+def test_a_request_id_is_bounded_and_printable(metadata: list[tuple[str, str | bytes]], expected: str) -> None:
+    assert request_id_of(metadata) == expected

@@ -50,7 +50,7 @@ def serve(
             f"cluster.zookeeper is {settings.cluster.zookeeper!r}, and penstock standalone is no part of a cluster: "
             "start penstock controller and penstock segment-store"
         )
-    log_to_standard_error(settings.log_level)
+    log_to_standard_error(settings.log_level, form=settings.log_format)
     bound_heaps()
     keep_heap_small()
     raise_descriptor_limit()

@@ -97,7 +97,7 @@ def _run(
     started_s: float,
     as_json: bool,
 ) -> bool:
-    log_to_standard_error(settings.log_level)
+    log_to_standard_error(settings.log_level, form=settings.log_format)
     logger.info("starting penstock %s, pid %d, cluster at %s", penstock_version(), os.getpid(),
                 settings.cluster.zookeeper)  # fmt: skip
     bound_heaps()

@@ -13,6 +13,9 @@ import typer
 
 from penstock.cli.failure import EXIT_FAILED, fail
 
+#: Settings of the log, and their values in an order without them.
+_LOG = (("log_level", "info"), ("log_format", "text"))
+
 
 def store_child(
     number: Annotated[int, typer.Argument(metavar="NUMBER", help="Number of the store, shown in process lists.")] = 0,
@@ -56,8 +59,8 @@ def store_child(
         output.write(encode_message(Refusal(type(error).__name__, str(error))))
         output.flush()
         raise typer.Exit(EXIT_FAILED) from error
-    level = str(order.settings.get("log_level", "info"))
-    log_to_standard_error(level, process=f"store {order.store}")
+    level, form = (str(order.settings.get(name, default)) for name, default in _LOG)
+    log_to_standard_error(level, process=f"store {order.store}", form=form)
     logger = logging.getLogger(__name__)
     logger.info("starting segment store %d of penstock %s, pid %d", order.store, penstock_version(), os.getpid())
     bound_heaps()
@@ -97,7 +100,8 @@ def _run_member(source: io.FileIO, output: BinaryIO) -> bool:
         output.write(encode_message(Refusal(type(error).__name__, str(error))))
         output.flush()
         return False
-    log_to_standard_error(str(order.settings.get("log_level", "warning")), process=f"store {order.name}")
+    level, form = (str(order.settings.get(name, default)) for name, default in _LOG)
+    log_to_standard_error(level, process=f"store {order.name}", form=form)
     bound_heaps()
     keep_heap_small()
     raise_descriptor_limit()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
 from dataclasses import dataclass
 from typing import TextIO
+
+from penstock.runtime.log_context import log_context
+from penstock.runtime.log_events import event_of
 
 #: Lines of one message that are written at once, before its rate is bounded.
 BURST_LINES = 20
@@ -27,6 +31,33 @@ class UtcFormatter(logging.Formatter):
         if datefmt is not None:
             return time.strftime(datefmt, moment)
         return f"{time.strftime('%Y-%m-%dT%H:%M:%S', moment)}.{int(record.msecs):03d}Z"
+
+
+class JsonFormatter(UtcFormatter):
+    """Formats a record as one line of JSON.
+
+    Fields: ``ts``, ``level``, ``logger``, ``event`` (see `log_events`), ``msg``, ``process``, those of `log_context`
+    (``call``, ``request_id``, ``peer``), and ``exc``, the traceback. Fields without a value are left out.
+    """
+
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        text = record.getMessage()
+        fields = {
+            "ts": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": event_of(record.name, text),
+            "msg": text,
+            "process": self._process,
+            **log_context.get(),
+            "exc": None if not record.exc_info else self.formatException(record.exc_info),
+        }
+        return json.dumps({name: value for name, value in fields.items() if value})
 
 
 @dataclass(slots=True)
@@ -103,15 +134,16 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         self._rates.clear()
 
 
-def log_to_standard_error(level: str, *, process: str = "") -> None:
+def log_to_standard_error(level: str, *, process: str = "", form: str = "text") -> None:
     """Write Penstock's records of `level` (debug, info, warning or error) and above to standard error.
 
     Other packages log from WARNING on, at `debug` everything. `process` is put into each line, to distinguish the
-    processes of one server.
+    processes of one server. `form`: ``text``, or ``json``, see `JsonFormatter`.
     """
     origin = f"{process}: " if process else ""
     handler = BoundedHandler(sys.stderr)
-    handler.setFormatter(UtcFormatter(f"%(asctime)s %(levelname)s {origin}%(name)s: %(message)s"))
+    as_text = UtcFormatter(f"%(asctime)s %(levelname)s {origin}%(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter(process) if form == "json" else as_text)
     own, others = level.upper(), logging.WARNING
     if own in ("DEBUG", "ERROR"):
         others = logging.getLevelNamesMapping()[own]

@@ -137,6 +137,7 @@ class StandaloneSettings:
         log_level: debug, info, warning or error. info: the life of the server, connections of clients, and changes of
             streams, besides what needs attention. Of one message at most 20 lines at once and 1 per second after that
             are written; the rest is counted.
+        log_format: text, or json: one object for each line, with times in UTC and stable names of events.
         stop_timeout_s: total time of a graceful stop before it is given up.
         lock_check_interval_s: how often the server checks that its data directory still exists and is locked by it.
         blocking_thread_count_max: threads for work that belongs to neither tier; those have pools of their own.
@@ -165,6 +166,7 @@ class StandaloneSettings:
     segment_stores: int = 1
     advertise: str = ""
     log_level: str = "info"
+    log_format: str = "text"
     stop_timeout_s: float = 30.0
     lock_check_interval_s: float = 1.0
     blocking_thread_count_max: int = 8
@@ -194,6 +196,8 @@ class StandaloneSettings:
             raise InvalidArgumentError(f"controller_port and segment_store_port are both {self.controller_port}")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise InvalidArgumentError(f"log_level is {self.log_level!r}: it is debug, info, warning or error")
+        if self.log_format not in ("text", "json"):
+            raise InvalidArgumentError(f"log_format is {self.log_format!r}: it is text or json")
         if self.segment_store.container_count < 1:
             raise InvalidArgumentError(
                 f"segment_store.container_count is {self.segment_store.container_count}: there is at least one"

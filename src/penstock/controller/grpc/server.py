@@ -27,6 +27,7 @@ from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ControllerUnavailableError, PenstockError, ReplyTooLongError
 from penstock.rpc import REFUSAL_REASON_KEY
+from penstock.runtime.log_context import log_context, request_id_of
 from penstock.runtime.sockets import check_port_is_unused
 from penstock.security.audit_log import AuditLog
 
@@ -287,6 +288,8 @@ def _guarded(
 ) -> _Call:
     async def serve(request: bytes, context: _Context) -> bytes:
         note_client(context)
+        request_id = request_id_of(context.invocation_metadata() or ())
+        log_context.set({"call": name, "peer": context.peer() or "", "request_id": request_id})
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         record = None if begin_record is None else begin_record(context.peer() or "")
