@@ -9,6 +9,7 @@ import pytest
 
 from penstock.administration.cluster_logs import cluster_logs, sweep_cluster
 from penstock.administration.log_administration import LogState
+from penstock.administration.object_log_administration import LogSweepReport
 from penstock.model.cluster_nodes import (
     DRAINS_PATH,
     ENDS_PATH,
@@ -94,6 +95,7 @@ def test_a_sweep_deletes_proofs_of_ends_that_no_record_needs() -> None:
         assert dry.kept_end_count == 2
         assert dry.idle_drains == ["gone"]
         assert dry.foreign_nodes == ["/notes"]
+        assert isinstance(dry.log, LogSweepReport)
         assert [each.journal for each in dry.log.unnamed] == [LOST.hex()]
         assert len((await session.children(ENDS_PATH)).names) == 4
 
@@ -103,6 +105,7 @@ def test_a_sweep_deletes_proofs_of_ends_that_no_record_needs() -> None:
         assert (await session.children(DRAINS_PATH)).names == {"a", "gone"}
         assert not any(LOST.hex() in key and "0003" in key for key in world.bucket.contents)
         again = await sweep_cluster(session, "zk", StandaloneSettings(), world.runtime, is_dry_run=False)
+        assert isinstance(again.log, LogSweepReport)
         assert (again.ends, again.log.object_count, again.kept_end_count) == ([], 0, 2)
 
     run(scenario)

@@ -20,7 +20,8 @@ from support.cluster_processes import WAIT_S, Cluster, kill_process
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from support.zookeeper_server import ZooKeeperServers
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
+# Each store has a Java virtual machine: too much beside other tests, so it runs by night.
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 CONTAINERS = 4
 SETTINGS = """
@@ -87,7 +88,7 @@ def lost_bookies(bookies: Bookies, interval_s: float) -> Iterator[list[int]]:
         thread.join(WAIT_S)
 
 
-@pytest.mark.parametrize("cycles", [3, pytest.param(50, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("cycles", [3, 50])
 def test_kills_of_stores_and_bookies_lose_double_and_reorder_nothing(
     cycles: int, cluster: Cluster, bookies: Bookies
 ) -> None:

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from penstock.administration.bookkeeper_administration import (
+    BookKeeperAdministration,
+    LedgerSweepReport,
+    ledger_logs,
+)
 from penstock.administration.object_log_administration import LogSweepReport, ObjectLogAdministration, object_logs
 from penstock.model.cluster_nodes import (
     ASSIGNMENT_PATH,
@@ -29,9 +34,10 @@ from penstock.model.errors.coordination import (
     NoSuchNodeError,
 )
 from penstock.runtime.coordination import CoordinationStore
+from penstock.runtime.ledgers import is_ledger_place
 from penstock.runtime.objects import DIRECTORY_SCHEME, OBJECT_SCHEMES
 from penstock.runtime.runtime import Runtime
-from penstock.server.cluster.identity import read_identity
+from penstock.server.cluster.identity import open_coordination, read_identity
 from penstock.server.errors import ClusterMismatchError
 from penstock.server.settings import StandaloneSettings
 
@@ -48,7 +54,7 @@ class ClusterSweepReport:
 
     Attributes:
         is_dry_run: whether nothing was changed.
-        log: of the log in the bucket.
+        log: of the logs in the bucket, or in BookKeeper.
         ends: incarnations whose proofs of their end were deleted, or would be: no record of a log names them.
         kept_end_count: proofs that are kept.
         idle_drains: drained stores that are not live. Their drains stay: the stores may come back.
@@ -56,7 +62,7 @@ class ClusterSweepReport:
     """
 
     is_dry_run: bool
-    log: LogSweepReport
+    log: LogSweepReport | LedgerSweepReport
     ends: Sequence[str]
     kept_end_count: int
     idle_drains: Sequence[str]
@@ -66,17 +72,22 @@ class ClusterSweepReport:
 @asynccontextmanager
 async def cluster_logs(
     store: CoordinationStore, place: str, settings: StandaloneSettings, runtime: Runtime
-) -> AsyncIterator[ObjectLogAdministration]:
-    """Open the logs of the cluster in `store`, a session at `place`. The bucket is reached as the settings say.
+) -> AsyncIterator[ObjectLogAdministration | BookKeeperAdministration]:
+    """Open the logs of the cluster in `store`, a session at `place`. Bucket or bookies are reached as the settings say.
 
     Raises:
         UnknownClusterError: there is no cluster.
-        UnsupportedOperationError: its logs are not in a bucket.
+        UnsupportedOperationError: its logs are neither in a bucket nor in BookKeeper.
         ClusterMismatchError: the log in the bucket is another cluster's.
         InvalidArgumentError: no segment store of the cluster was started yet.
         StorageError, CoordinationError, CorruptionError: as they say.
     """
     identity = await read_identity(store, place)
+    if is_ledger_place(identity.log):
+        service = open_coordination(replace(settings.cluster, zookeeper=place))
+        async with ledger_logs(identity, service, settings, runtime) as in_ledgers:
+            yield in_ledgers
+        return
     _demand_bucket(identity, place)
     missing = f"no segment store of the cluster at {place} was started yet"
     async with object_logs(identity.log, settings, runtime, missing=missing) as logs:
@@ -91,7 +102,7 @@ async def cluster_logs(
 async def sweep_cluster(
     store: CoordinationStore, place: str, settings: StandaloneSettings, runtime: Runtime, *, is_dry_run: bool
 ) -> ClusterSweepReport:
-    """Delete objects of the log that no record includes, and proofs of ends that no record needs.
+    """Delete objects or ledgers of the log that no record includes, and proofs of ends that no record needs.
 
     Segment stores may run. Why nothing that is needed is deleted: docs/object-log.md, docs/cluster.md. Raises as
     `cluster_logs`, and `UnreadableDataError` if a record is damaged: then nothing was deleted.

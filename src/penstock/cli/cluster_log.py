@@ -18,8 +18,9 @@ from penstock.cli.options import AsJson
 from penstock.cli.output import in_bytes, table, tell
 
 if TYPE_CHECKING:
+    from penstock.administration.bookkeeper_administration import BookKeeperAdministration, LedgerSweepReport
     from penstock.administration.cluster_logs import ClusterSweepReport
-    from penstock.administration.object_log_administration import ObjectLogAdministration
+    from penstock.administration.object_log_administration import LogSweepReport, ObjectLogAdministration
     from penstock.model.cluster_nodes import HeldNode
     from penstock.runtime.coordination import CoordinationStore
     from penstock.runtime.runtime import Runtime
@@ -49,7 +50,7 @@ def list_logs(zookeeper: ZooKeeper = None, config: Config = None, as_json: AsJso
          each["holder"], each["problem"] or each["error"])
         for each in rows
     ]  # fmt: skip
-    headers = ("container", "state", "epoch", "objects", "size", "held by", "problem")
+    headers = ("container", "state", "epoch", "parts", "size", "held by", "problem")
     tell("logs", {"logs": rows}, table(headers, cells), as_json=as_json)
 
 
@@ -116,7 +117,9 @@ def sweep(zookeeper: ZooKeeper = None, dry_run: DryRun = False, config: Config =
 
 
 def _with_logs(
-    config: Path | None, zookeeper: str | None, call: Callable[[ObjectLogAdministration], Awaitable[T]]
+    config: Path | None,
+    zookeeper: str | None,
+    call: Callable[[ObjectLogAdministration | BookKeeperAdministration], Awaitable[T]],
 ) -> tuple[T, Mapping[int, HeldNode]]:
     """Run `call` on the logs of the cluster; return its result, and who held the containers before."""
 
@@ -147,9 +150,7 @@ def _tell_changed(container: int, what: str, holder: str, *, as_json: bool) -> N
     tell(what, {"container": container, "holder": holder}, [line], as_json=as_json)
 
 
-def _sweep_lines(report: ClusterSweepReport) -> Iterator[str]:
-    done = "would be deleted" if report.is_dry_run else "deleted"
-    found = report.log
+def _object_lines(found: LogSweepReport, done: str) -> Iterator[str]:
     for journal in found.unnamed:
         yield f"journal {journal.journal}: {journal.object_count} objects, {in_bytes(journal.length_bytes)}"
     for key in found.foreign:
@@ -158,6 +159,23 @@ def _sweep_lines(report: ClusterSweepReport) -> Iterator[str]:
         f"{found.object_count} objects with {in_bytes(found.length_bytes)} {done}; {found.kept_count} objects are "
         f"needed, {found.seal_count} seals and {found.foreign_count} other objects stay"
     )
+
+
+def _ledger_lines(found: LedgerSweepReport, done: str) -> Iterator[str]:
+    for ledger_id in found.unnamed:
+        yield f"ledger {ledger_id}"
+    yield (
+        f"{len(found.unnamed)} ledgers {done}; {found.kept_count} are needed, {found.foreign_count} ledgers of others "
+        "stay"
+    )
+
+
+def _sweep_lines(report: ClusterSweepReport) -> Iterator[str]:
+    done = "would be deleted" if report.is_dry_run else "deleted"
+    from penstock.administration.bookkeeper_administration import LedgerSweepReport
+
+    found = report.log
+    yield from _ledger_lines(found, done) if isinstance(found, LedgerSweepReport) else _object_lines(found, done)
     for incarnation in report.ends[:_LISTED_MAX]:
         yield f"proof of the end of {incarnation}"
     yield f"{len(report.ends)} proofs of ends of processes {done}; {report.kept_end_count} stay"
