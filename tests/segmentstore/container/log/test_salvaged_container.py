@@ -33,6 +33,8 @@ from penstock_simulation.simulated.disk_faults import DiskFaults
 from support.containers import QUIET, FaultyChunks, append, read_all
 from support.inline_work import InlineWork
 
+#: The seed with a damage that nothing can be salvaged from: a segment was deleted and created again near the loss.
+REFUSED = 2
 PATH = "/data/tier1/0"
 TABLE = "scope/table"
 CLUSTER = "cluster"
@@ -188,6 +190,7 @@ async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_goes_
     container = await started(disk, chunks, seed)
     await container.create(TABLE, flags=SegmentFlags.TABLE)
     salvaged_count = 0
+    refusals: list[str] = []
     for life in range(4):
         await work(container, truth, rng, rng.randrange(40, 160))
         lengths = lengths_of(container)
@@ -199,8 +202,11 @@ async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_goes_
             try:
                 report = await salvage(disk, chunks, seed)
                 salvaged_count += 1
-            except LogNotSalvageableError:
-                # The container's own records of how they themselves are stored were lost, and there are no images.
+            except LogNotSalvageableError as error:
+                # There are no images, and either the container's own records of how they themselves are stored were
+                # lost, or a segment was deleted and created again near the loss. Nothing was changed.
+                refusals.append(str(error))
+                assert {path for path in disk.files() if path.startswith(f"{PATH}/")} == set(intact)
                 put_back(disk, intact)
                 report = SalvageReport(0, base="log")
         container = await started(disk, chunks, 100 * seed + life)
@@ -220,3 +226,5 @@ async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_goes_
         }
     await container.stop()
     assert salvaged_count
+    assert refusals or seed != REFUSED
+    assert all("from a copy, or build a data directory with `penstock storage restore`" in each for each in refusals)
