@@ -45,6 +45,7 @@ COMMANDS = {
     "recovery": ([], {"sizes"}),
     "retained_disk": ([], {"minutes", "is_bounded"}),
     "retention": ([], {"bound", "cycles", "truncation"}),
+    "security": ([], {"tokens", "tls", "strangers"}),
     "segments": ([], {"median_mb_per_s", "to_first_count"}),
     "slow_tier2": ([], {"append_to_ack", "append_to_ack_with_slow_syncs", "p50_ratio"}),
     "cluster_statistics": ([], {"few", "many"}),

@@ -11,7 +11,7 @@ import pytest
 from penstock.model.permissions import Permission, stream_resource
 from penstock.security.tokens import STATISTICS_CLAIM, TokenKeys, TokenSigner, TokenVerifier
 from penstock.segmentstore.server import SegmentStoreServer
-from penstock.segmentstore.token_access import _WITHOUT_TOKEN, CHECK_FAILED, EXPIRED, RULES, TokenAccess
+from penstock.segmentstore.token_access import CHECK_FAILED, EXPIRED, RULES, WITHOUT_TOKEN, TokenAccess
 from penstock.wire import commands as wire
 from penstock.wire.commands import (
     AppendSetup,
@@ -81,7 +81,7 @@ def requests() -> list[type[WireCommand]]:
     return [
         kind
         for kind in vars(wire).values()
-        if isinstance(kind, type) and issubclass(kind, Request) and kind not in (*_WITHOUT_TOKEN, Request)
+        if isinstance(kind, type) and issubclass(kind, Request) and kind not in (*WITHOUT_TOKEN, Request)
     ]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.model.errors import InvalidArgumentError
 
@@ -42,7 +43,15 @@ class DeadPeerSettings:
             )
 
 
-def bound_receive_buffers(server: asyncio.Server, byte_count: int) -> None:
+class HasSockets(Protocol):
+    """A server that listens."""
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """Its listening sockets."""
+
+
+def bound_receive_buffers(server: HasSockets, byte_count: int) -> None:
     """Bound the unread received bytes in the kernel to about `byte_count` for each connection of `server`.
 
     Call it before the server serves: connections inherit the size from the listening socket, and the window offered to
@@ -53,7 +62,7 @@ def bound_receive_buffers(server: asyncio.Server, byte_count: int) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, byte_count)
 
 
-def detect_dead_peers(server: asyncio.Server, settings: DeadPeerSettings) -> None:
+def detect_dead_peers(server: HasSockets, settings: DeadPeerSettings) -> None:
     """Let the kernel probe idle connections of `server`, and drop those whose peers are dead.
 
     Call it before the server serves: connections inherit the options from the listening socket. Probes are not visible

@@ -76,7 +76,12 @@ class AdminServer:
             return
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._new_protocol, settings.host, settings.port, ssl=self._tls, start_serving=False
+                self._new_protocol,
+                settings.host,
+                settings.port,
+                ssl=self._tls,
+                start_serving=False,
+                ssl_handshake_timeout=None if self._tls is None else self._settings.handshake_timeout_s,
             )
             detect_dead_peers(self._server, settings.dead_peers)
             await self._server.start_serving()

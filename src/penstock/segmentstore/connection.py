@@ -21,6 +21,7 @@ from penstock.model.errors import PenstockError, ProtocolError
 from penstock.model.segments import Buffer
 from penstock.runtime.failure_levels import level_of
 from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.segmentstore.connection_access import ConnectionAccess, UnprovenConnections
 from penstock.segmentstore.host_transients import HostTransients
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_control import IngestControl
@@ -33,7 +34,6 @@ from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.token_access import TokenAccess
 from penstock.segmentstore.writer_budget import WriterBudget, WriterSlots
-from penstock.segmentstore.writer_tokens import WriterTokens
 from penstock.wire.append_runs import may_be_kept
 from penstock.wire.codec import decode_request, encode
 from penstock.wire.commands import (
@@ -66,6 +66,7 @@ class ConnectionHost(Protocol):
     transients: HostTransients
     #: Checks the tokens of requests; None: every client may do everything.
     access: TokenAccess | None
+    unproven: UnprovenConnections
     #: Bytes of replies that wait for slow readers, over all connections.
     slow_reply_bytes: int
     is_stopping: bool
@@ -149,8 +150,8 @@ class Connection(asyncio.BufferedProtocol):
         self.is_write_blocked: bool = False
         #: Bytes of replies that wait for a slow peer; they may keep evicted cache memory alive. 0: it is not slow.
         self._slow_reply_bytes = 0
-        self._access = server.access
-        self._tokens = WriterTokens(server.loop, self.abort)
+        #: Made for a connection that is served; None: every client may do everything.
+        self._access: ConnectionAccess | None = None
         self._is_closed = False
         self._is_lost = False
         self._timer: asyncio.TimerHandle | None = None
@@ -174,6 +175,8 @@ class Connection(asyncio.BufferedProtocol):
             self._server.refuse(self._transport)
             return
         self._server.connections[self] = None
+        if (access := self._server.access) is not None:
+            self._access = ConnectionAccess(access, self._server.unproven, self._loop, self, self._receiver)
         self._transport.set_write_buffer_limits(
             high=min(self._settings.slow_reply_bytes, self._settings.write_buffer_bytes_max)
         )
@@ -265,7 +268,8 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_slow_replies()
         self._cancel_timer()
         self._ingest.close()
-        self._tokens.close()
+        if self._access is not None:
+            self._access.close()
         self._server.forget(self)
         self._appends.close()
         self._ingest.release()
@@ -311,16 +315,13 @@ class Connection(asyncio.BufferedProtocol):
             self.note_outstanding(byte_count)
             self.spawn(self._answer(command, byte_count))
 
-    def _is_permitted(self, command: WireCommand, access: TokenAccess) -> bool:
+    def _is_permitted(self, command: WireCommand, access: ConnectionAccess) -> bool:
         """Check the token of a request; send the refusal if there is one."""
         refusal = access.check(command)
         if refusal is not None:
             self._appends.submit_gathered()
             self.send(encode(refusal))
-            return False
-        if isinstance(command, SetupAppend):
-            self._tokens.note(command.writer_id, access.left_s(command.token))
-        return True
+        return refusal is None
 
     def _greet(self, command: WireCommand) -> None:
         if not isinstance(command, Hello):

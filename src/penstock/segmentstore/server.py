@@ -15,8 +15,10 @@ from collections import deque
 from collections.abc import Coroutine
 
 from penstock.runtime.sockets import bound_receive_buffers, detect_dead_peers, dual_stack_socket
+from penstock.runtime.tls_listener import HandshakeSettings, TlsListener
 from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.connection import Connection
+from penstock.segmentstore.connection_access import UnprovenConnections
 from penstock.segmentstore.host_transients import HostTransients
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
@@ -36,6 +38,8 @@ _RECEIVE_LENGTH_MAX = 512 * 1024
 _RECEIVE_SHARE_DIVISOR = 8
 #: The windows of all active connections together are at least this fraction of the budget.
 _WINDOWS_SHARE_DIVISOR = 16
+#: Part of `connections_max` that may be without a complete TLS handshake, besides the connections themselves.
+_WAITING_SHARE_DIVISOR = 4
 
 
 class SegmentStoreServer:
@@ -63,10 +67,11 @@ class SegmentStoreServer:
             controller_token = ""  # `access` permits changes of marks to controllers alone.
         elif controller_token is None:
             controller_token = "" if store.cluster_id == UNNAMED_CLUSTER else store.cluster_id
+        self.unproven: UnprovenConnections = UnprovenConnections(self.settings.connections_max)
         self.mark_guard: MarkGuard = MarkGuard(controller_token)
         self.loop: asyncio.AbstractEventLoop
         self.connections: dict[Connection, None] = {}
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsListener] = []
         self._background: set[asyncio.Task[None]] = set()
         self._all_closed = asyncio.Event()
         self.is_stopping: bool = False
@@ -119,20 +124,34 @@ class SegmentStoreServer:
         """
         self.loop = asyncio.get_running_loop()
         self.store.on_durable = self._flush_due
+        if self._tls is not None:
+            await self._start_encrypted(host, port, self._tls)
+            return
         backlog, listener = self.settings.accept_backlog, dual_stack_socket(host, port)
         if listener is None:
             server = await self.loop.create_server(
-                lambda: Connection(self), host, port, ssl=self._tls, backlog=backlog, start_serving=False
+                lambda: Connection(self), host, port, backlog=backlog, start_serving=False
             )
         else:
             server = await self.loop.create_server(
-                lambda: Connection(self), sock=listener, ssl=self._tls, backlog=backlog, start_serving=False
+                lambda: Connection(self), sock=listener, backlog=backlog, start_serving=False
             )
         self._servers.append(server)
         bound_receive_buffers(server, self.settings.receive_buffer_bytes)
         detect_dead_peers(server, self.settings.dead_peers)
         await server.start_serving()
         self.last_port = int(server.sockets[0].getsockname()[1])
+        self.port = self.port or self.last_port
+
+    async def _start_encrypted(self, host: str, port: int, tls: ssl.SSLContext) -> None:
+        bounds = HandshakeSettings(waiting_max=max(self.settings.connections_max // _WAITING_SHARE_DIVISOR, 1))
+        listener = TlsListener(tls, lambda: Connection(self), bounds)
+        self._servers.append(listener)
+        await listener.bind(host, port)
+        bound_receive_buffers(listener, self.settings.receive_buffer_bytes)
+        detect_dead_peers(listener, self.settings.dead_peers)
+        listener.listen(self.settings.accept_backlog)
+        self.last_port = int(listener.sockets[0].getsockname()[1])
         self.port = self.port or self.last_port
 
     def flush_later(self, connection: Connection) -> None:

@@ -45,7 +45,7 @@ _UPDATE = _Rule(Permission.READ_UPDATE, _segment)
 _SERVER = _Rule(Permission.READ_UPDATE)
 
 #: Commands without a token of their own.
-_WITHOUT_TOKEN = frozenset({
+WITHOUT_TOKEN = frozenset({
     wire.Hello, wire.KeepAlive,
     wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd,
 })  # fmt: skip
@@ -94,7 +94,7 @@ class TokenAccess:
 
     def check(self, command: WireCommand) -> AuthTokenCheckFailed | None:
         """Return the refusal of a request; None: it is permitted."""
-        if type(command) in _WITHOUT_TOKEN:
+        if type(command) in WITHOUT_TOKEN:
             return None
         try:
             self._require(command)

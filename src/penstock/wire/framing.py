@@ -41,7 +41,6 @@ class FrameReceiver:
         "_buffer_length",
         "_end",
         "_failure",
-        "_frame_length_max",
         "_free",
         "_is_full",
         "_lent",
@@ -53,6 +52,7 @@ class FrameReceiver:
         "_small_reads",
         "_start",
         "_was_filled",
+        "frame_length_max",
     )
 
     def __init__(self, *, frame_length_max: int = FRAME_LENGTH_MAX, buffer_length: int = 256 * 1024) -> None:
@@ -62,7 +62,8 @@ class FrameReceiver:
             )
         if frame_length_max < HEADER_LENGTH:
             raise InvalidArgumentError(f"frame_length_max {frame_length_max} is less than the header")
-        self._frame_length_max = frame_length_max
+        #: May be changed between reads.
+        self.frame_length_max: int = frame_length_max
         self._buffer_length = buffer_length
         self._buffer = memoryview(bytearray(min(_BUFFER_LENGTH_INITIAL, buffer_length)))
         # Bytes [_start, _end) of the buffer are received and not yet part of a returned frame.
@@ -176,7 +177,7 @@ class FrameReceiver:
         if rest >= HEADER_LENGTH:
             buffer = self._buffer
             type_code, length = _HEADER.unpack_from(buffer, start)
-            if not 0 <= length <= self._frame_length_max - HEADER_LENGTH:
+            if not 0 <= length <= self.frame_length_max - HEADER_LENGTH:
                 raise self._fail(type_code, length, bytes(buffer[start : min(self._end, start + 32)]))
             if HEADER_LENGTH + length <= rest:
                 self._start = following = start + HEADER_LENGTH + length
@@ -233,7 +234,7 @@ class FrameReceiver:
         if length < 0:
             problem = f"negative length {length}"
         else:
-            problem = f"{length + HEADER_LENGTH} bytes, more than the {self._frame_length_max} allowed"
+            problem = f"{length + HEADER_LENGTH} bytes, more than the {self.frame_length_max} allowed"
         self._failure = ProtocolError(
             f"frame of type {type_code} with {problem}; received {received.hex(' ', 4)}; "
             "the peer does not speak this protocol, close the connection"

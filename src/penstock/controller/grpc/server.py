@@ -38,6 +38,9 @@ _REASON_BYTES_MAX = 2000
 #: Minimum interval of a client's pings while no data is sent.
 _PING_INTERVAL_MS_MIN = 1000
 
+#: Time for the handshakes of a connection.
+_HANDSHAKE_TIMEOUT_MS = 10_000
+
 #: Number of connections whose further calls are not logged, and maximum length of a client's program name in the log.
 _REMEMBERED_MAX = 1024
 _PROGRAM_LENGTH_MAX = 200
@@ -144,6 +147,8 @@ class GrpcServer:
                 ("grpc.keepalive_time_ms", probe_after_ms),
                 ("grpc.keepalive_timeout_ms", answer_ms),
                 ("grpc.keepalive_permit_without_calls", 1),
+                # Of TLS and HTTP/2; gRPC's own limit is 120 s.
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_TIMEOUT_MS),
                 # A bandwidth-measuring ping delays the keep-alive ping.
                 ("grpc.http2.ping_timeout_ms", answer_ms),
             ],
