@@ -74,7 +74,10 @@ async def test_every_call_needs_an_account_and_a_permission(secured: SecuredServ
             assert found == {None: "UNAUTHENTICATED", "none": "OK", "neighbour": "OK"}, name
         else:
             denied = "PERMISSION_DENIED"
-            assert found == {None: "UNAUTHENTICATED", "none": denied, "neighbour": denied}, name
+            if name == "getDelegationToken":
+                denied = "INVALID_ARGUMENT"  # An empty request names no stream.
+            expected = "UNAUTHENTICATED" if denied == "PERMISSION_DENIED" else denied
+            assert found == {None: expected, "none": denied, "neighbour": denied}, name
 
 
 async def test_wrong_credentials_are_refused_for_every_call(secured: SecuredServer) -> None:
@@ -112,6 +115,21 @@ async def test_listings_show_what_the_caller_may_read(secured: SecuredServer) ->
         pb.KVTablesInScopeRequest(scope=pb.ScopeInfo(scope="shop"))
     )
     assert [table.kvtName for table in tables.kvtables] == ["prices"]
+
+
+@pytest.mark.parametrize(
+    ("scope", "stream"),
+    [
+        ("shop", ""), ("", "orders"), ("shop", "orders/0.#epoch.0"), ("shop/orders", "0.#epoch.0"), ("shop", "a/b"),
+        ("shop", "orders/"), ("shop", "stream:orders"), ("shop", "*"), ("*", "*"),
+    ],
+)  # fmt: skip
+async def test_no_token_names_anything_but_one_stream(secured: SecuredServer, scope: str, stream: str) -> None:
+    """An entry for one stream may come before one with a pattern, which such a name would match instead."""
+    for user in ("root", "all-but-orders"):
+        for operation in (pb.StreamInfo.READ, pb.StreamInfo.READ_WRITE):
+            request = pb.StreamInfo(scope=scope, stream=stream, accessOperation=operation)
+            assert await code_of(secured.stub(user).getDelegationToken(request)) == "INVALID_ARGUMENT"
 
 
 async def test_tokens_grant_no_more_than_the_caller_has(secured: SecuredServer) -> None:

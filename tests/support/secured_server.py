@@ -33,6 +33,7 @@ USERS = {
     "writer": "prn::/scope:shop/stream:orders,READ_UPDATE",
     "neighbour": "prn::/scope:shop/stream:order,READ_UPDATE",
     "member": "prn::/scope:shop,READ;prn::/scope:shop/stream:orders,READ;prn::/scope:shop/reader-group:g,READ",
+    "all-but-orders": "prn::/scope:shop/stream:orders,NONE;prn::/scope:shop/*,READ_UPDATE",
     "tables": "prn::/scope:shop,READ;prn::/scope:shop/key-value-table:prices,READ_UPDATE",
 }
 

@@ -7,10 +7,12 @@ Source: controller-api 12.4.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from google.protobuf.message import Message
 
+from penstock.controller.errors import FinalArgumentError
 from penstock.controller.grpc import access
 from penstock.controller.service import ControllerService
 from penstock.model.errors import NoSuchReaderGroupError, NoSuchTableError
@@ -32,6 +34,9 @@ PermissionOf = Callable[[str], Permission]
 #: Scope and stream of a request for a token that permits reading the statistics of segment stores.
 STATISTICS = (SYSTEM_SCOPE, "statistics")
 
+#: Names in a claim. With a slash, an access list could permit a name that covers the segments of another stream.
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
 #: Calls whose reply has a token for the stream of the request, with its permission.
 _OF_STREAM: Mapping[str, Permission] = {
     "getCurrentSegments": Permission.READ_UPDATE,
@@ -48,6 +53,7 @@ async def claims_of(
     """Return the claims of the token in a reply; empty: there is no token.
 
     For getDelegationToken, they are empty if the caller lacks the access. For other calls, it was checked before.
+    Raises `FinalArgumentError` for names that no stream can have.
     """
     if call == "getDelegationToken":
         assert isinstance(request, pb.StreamInfo)
@@ -71,6 +77,8 @@ async def _delegated(
     request: pb.StreamInfo, service: ControllerService, permission: PermissionOf, *, is_strict: bool
 ) -> Claims:
     scope, stream = request.scope, request.stream
+    if not (_NAME.fullmatch(scope) and _NAME.fullmatch(stream)):
+        raise FinalArgumentError(f"scope {scope!r} and stream {stream!r} cannot be the names of a token")
     if (scope, stream) == STATISTICS:
         return {STATISTICS_CLAIM: Permission.READ} if permission(ROOT) >= Permission.READ else {}
     needed = access.delegation(request)
