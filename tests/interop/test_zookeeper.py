@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.model.errors.coordination import (
     CoordinationOutcomeUnknownError,
+    CoordinationRefusedError,
     CoordinationUnavailableError,
 )
-from penstock.runtime.coordination import CoordinationPlace, CoordinationSettings, Session
+from penstock.runtime.coordination import (
+    CoordinationAccess,
+    CoordinationPlace,
+    CoordinationSettings,
+    CreateNode,
+    Session,
+)
 from penstock.runtime.zookeeper import ZooKeeper
+from penstock.security.certificates import make_certificates
 from support.coordination_backends import LONG, WAIT_S, wait_for_session, wait_until
 from support.zookeeper_server import ZooKeeperServers, ZooKeeperUnavailableError
 
@@ -31,6 +41,47 @@ def own_servers(tmp_path: Path) -> Iterator[ZooKeeperServers]:
         pytest.skip(str(error))
     yield servers
     servers.stop()
+
+
+async def test_sessions_are_encrypted_and_check_the_certificate(tmp_path: Path) -> None:
+    """An account makes nodes for itself alone. A certificate of another authority, or of another host, is refused."""
+    pytest.importorskip("cryptography", reason="needs the extra [security]")
+    now = datetime.datetime.now(datetime.UTC)
+    made, other = make_certificates(["127.0.0.1"], now), make_certificates(["127.0.0.1"], now)
+    own, authority, wrong = tmp_path / "own.pem", tmp_path / "ca.pem", tmp_path / "other.pem"
+    own.write_bytes(made.private_key + made.certificate)
+    authority.write_bytes(made.authority)
+    wrong.write_bytes(other.authority)
+    try:
+        servers = ZooKeeperServers(tmp_path, 1, pem=(own, authority)).start()
+    except ZooKeeperUnavailableError as error:
+        pytest.skip(str(error))
+    short = replace(LONG, open_timeout_s=3.0)
+    try:
+        place = CoordinationPlace.parse(f"127.0.0.1:{servers.secure_ports[0]}/c")
+        access = CoordinationAccess("ann", "secret", has_tls=True, authority=str(authority))
+        store = await ZooKeeper(place, LONG, access).open_session(makes_root=True)
+        await store.create("/mine", b"x")
+        await store.multi([CreateNode("/other", b"y")])
+        anonymous = CoordinationAccess(has_tls=True, authority=str(authority))
+        stranger = await ZooKeeper(place, LONG, anonymous).open_session()
+        for path in ("/mine", "/other"):
+            with pytest.raises(CoordinationRefusedError, match=r"cluster\.zookeeper_user"):
+                await stranger.get(path)
+            with pytest.raises(CoordinationRefusedError):
+                await stranger.set(path, b"")
+        await stranger.close()
+        assert (await store.get("/mine")).content == b"x"
+        await store.close()
+        for refused in (
+            ZooKeeper(place, short, CoordinationAccess(has_tls=True, authority=str(wrong))),
+            ZooKeeper(replace(place, hosts=(("localhost", place.hosts[0][1]),)), short, anonymous),
+            ZooKeeper(place, short),
+        ):
+            with pytest.raises(CoordinationUnavailableError):
+                await refused.open_session()
+    finally:
+        servers.stop()
 
 
 async def test_a_session_outlives_the_leader(own_servers: ZooKeeperServers) -> None:

@@ -22,6 +22,7 @@ from penstock.model.cluster_nodes import (
     LoadNode,
     MovedContainer,
     NodeContent,
+    SecurityMark,
     decode_node,
     encode_node,
     host_node_name,
@@ -65,6 +66,15 @@ GOLDEN: list[tuple[NodeContent, bytes]] = [
     (
         ControllerNode(endpoints={"default": Endpoint("c", 9090)}),
         b'{"v":1,"endpoints":{"default":{"host":"c","port":9090}}}',
+    ),
+    (
+        ControllerNode(endpoints={}, security=SecurityMark(tls=True, auth=True, keys=("00ff00ff00ff00ff",))),
+        b'{"v":1,"endpoints":{},"security":{"tls":true,"auth":true,"keys":["00ff00ff00ff00ff"]}}',
+    ),
+    (
+        HostNode(endpoints={}, security=SecurityMark(tls=True)),
+        b'{"v":1,"endpoints":{},"zone":"","weight":1,"version":"","state":"up","admin_port":0,'
+        b'"security":{"tls":true,"auth":false,"keys":[]}}',
     ),
     (CandidateNode(name="ctl-1"), b'{"v":1,"name":"ctl-1"}'),
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from penstock.model.cluster_nodes import (
     HeldNode,
     HeldPhase,
     HostNode,
+    SecurityMark,
     encode_node,
 )
 from penstock.model.errors import ContainerOfflineError, PenstockError
@@ -355,6 +356,23 @@ def test_the_end_of_all_sessions_stops_no_container(seed: int) -> None:
         assert world.logs.closed == world.logs.fenced == []
 
     run(scenario, seed)
+
+
+def test_a_changed_announcement_is_in_the_node_of_the_store() -> None:
+    """Also after its session has ended, and while ZooKeeper is away."""
+
+    async def scenario(world: World) -> None:
+        await world.started("a")
+        for key in ("first", "second"):
+            world.members["a"].announce_security(SecurityMark(auth=True, keys=(key,)))
+            await asyncio.sleep(5.0)
+            assert (await read_cluster(world.admin)).hosts["a"].security == SecurityMark(auth=True, keys=(key,))
+        world.zookeeper.expire_all()
+        await asyncio.sleep(60.0)
+        world.admin = await world.service("admin").open_session()
+        assert (await read_cluster(world.admin)).hosts["a"].security == SecurityMark(auth=True, keys=("second",))
+
+    run(scenario)
 
 
 def test_a_proof_of_the_end_lets_others_take_over_at_once() -> None:

@@ -106,7 +106,7 @@ class Cluster:
     """A cluster of processes, with a ZooKeeper and a bucket. `settings`: TOML for all of them.
 
     `hosts`: where each process runs, by name, and ``client`` for the commands of administrators. None: all on this
-    machine, on loopback.
+    machine, on loopback. `secrets`: the data directory with the files of a secured cluster; None: it is not secured.
     """
 
     def __init__(
@@ -117,9 +117,11 @@ class Cluster:
         tier2: str,
         settings: str,
         hosts: Mapping[str, Host] | None = None,
+        secrets: Path | None = None,
     ) -> None:
         self.directory = directory
         self._hosts = hosts
+        self.secrets = secrets
         self.zookeeper = zookeeper
         self._log, self._tier2 = log, tier2
         self.config = directory / "settings.toml"
@@ -174,13 +176,16 @@ class Cluster:
             "--metrics-port", str(self.metrics_ports.setdefault(name, _free_port())), "--log-level", "info", *where,
             *options,
         ]  # fmt: skip
+        if self.secrets is not None:
+            arguments += ["--secure", "--data-dir", str(self.secrets)]
         process = self.processes[name] = ClusterProcess(self.directory, name, arguments, host)
         process.start()
         return process
 
     def uri(self, *controllers: str) -> str:
         """Return the address of controllers, for clients."""
-        return "tcp://" + ",".join(f"{self.address(name)}:{self.ports[name]}" for name in controllers)
+        scheme = "tcp" if self.secrets is None else "tls"
+        return f"{scheme}://" + ",".join(f"{self.address(name)}:{self.ports[name]}" for name in controllers)
 
     def address(self, name: str) -> str:
         """Return the address of the host of a process."""

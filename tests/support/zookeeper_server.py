@@ -62,9 +62,16 @@ def find_jars() -> list[Path]:
 
 
 class ZooKeeperServers:
-    """`count` servers on `directory`, or one on each of `hosts`. Sessions of 1 s and more are possible."""
+    """`count` servers on `directory`, or one on each of `hosts`. Sessions of 1 s and more are possible.
 
-    def __init__(self, directory: Path, count: int, hosts: Sequence[Host] = ()) -> None:
+    `pem`: files with certificate and key, and with the authority: they also listen on `secure_ports`, with TLS.
+    """
+
+    def __init__(
+        self, directory: Path, count: int, hosts: Sequence[Host] = (), pem: tuple[Path, Path] | None = None
+    ) -> None:
+        self._pem = pem
+        self.secure_ports: list[int] = []
         self.directory = directory
         self.count = len(hosts) or count
         self.hosts = hosts
@@ -85,7 +92,9 @@ class ZooKeeperServers:
     def start(self) -> ZooKeeperServers:
         """Start all of them, and wait until they serve. Raises `ZooKeeperStartError`."""
         for _ in range(_START_ATTEMPTS_MAX):
-            ports = _free_ports(3 * self.count)
+            ports = _free_ports(4 * self.count)
+            self.secure_ports = ports[3 * self.count :]
+            del ports[3 * self.count :]
             self.ports = ports[: self.count]
             self._quorum_ports = list(zip(ports[self.count :: 2], ports[self.count + 1 :: 2], strict=True))
             for number in range(self.count):
@@ -115,6 +124,14 @@ class ZooKeeperServers:
                 f"server.{index + 1}={self._address(index)}:{quorum}:{election}"
                 for index, (quorum, election) in enumerate(self._quorum_ports)
             ]
+        if self._pem is not None:
+            own, authority = self._pem
+            lines += [
+                f"secureClientPort={self.secure_ports[number]}", "secureClientPortAddress=127.0.0.1",
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+                f"ssl.keyStore.location={own}", f"ssl.trustStore.location={authority}", "ssl.clientAuth=none",
+                "ssl.keyStore.type=PEM", "ssl.trustStore.type=PEM",
+            ]  # fmt: skip
         (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
         with (folder / "log").open("ab") as log:
             command = [

@@ -35,6 +35,16 @@ _MetricsPort = Annotated[
     int | None,
     typer.Option(help="HTTP port for health and metrics (/live, /ready, /metrics); 0: any free one. [default: none]"),
 ]
+_DataDir = Annotated[
+    str | None,
+    typer.Option(help="Directory whose security/ has certificate, keys and accounts. [default: penstock-data]"),
+]
+_Secure = Annotated[
+    bool,
+    typer.Option(
+        "--secure", help="Encrypt all ports and require accounts. Make the files before: penstock security make."
+    ),
+]
 _Insecure = Annotated[bool, typer.Option("--insecure", help="Listen for other machines without authentication.")]
 _Config = Annotated[Path | None, typer.Option(help="Settings file, TOML.", envvar="PENSTOCK_CONFIG")]
 _LogLevel = Annotated[LogLevel | None, typer.Option(help="Log level on standard error. [default: info]")]
@@ -49,6 +59,8 @@ def controller(
     advertise: _Advertise = None,
     listeners: _Listeners = None,
     metrics_port: _MetricsPort = None,
+    data_dir: _DataDir = None,
+    secure: _Secure = False,
     insecure: _Insecure = False,
     config: _Config = None,
     log_level: _LogLevel = None,
@@ -72,6 +84,9 @@ def controller(
         "cluster.listeners": listeners,
         "operations.is_enabled": None if metrics_port is None else True,
         "operations.port": metrics_port,
+        "data_dir": data_dir,
+        "security.tls": "on" if secure else None,
+        "security.auth": "on" if secure else None,
         "security.is_insecure_allowed": insecure or None,
         "log_level": log_level,
     }
@@ -94,6 +109,8 @@ def segment_store(
     zone: Annotated[str | None, typer.Option(help="Where it runs; lost containers go to zones with few.")] = None,
     cache_mb: Annotated[int | None, typer.Option(help="Cache for segment data, in MiB. [default: 512]")] = None,
     metrics_port: _MetricsPort = None,
+    data_dir: _DataDir = None,
+    secure: _Secure = False,
     insecure: _Insecure = False,
     config: _Config = None,
     log_level: _LogLevel = None,
@@ -120,6 +137,9 @@ def segment_store(
         "segment_store.cache.bytes_max": None if cache_mb is None else cache_mb * MIB,
         "operations.is_enabled": None if metrics_port is None else True,
         "operations.port": metrics_port,
+        "data_dir": data_dir,
+        "security.tls": "on" if secure else None,
+        "security.auth": "on" if secure else None,
         "security.is_insecure_allowed": insecure or None,
         "log_level": log_level,
     }

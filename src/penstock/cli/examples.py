@@ -196,6 +196,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "security": ("penstock security show", "penstock security check --data-dir store"),
     "security check": ("penstock security check --data-dir store",),
+    "security make": ("penstock security make --host store-1 --host store-2 --host ctl-1 --data-dir store",),
     "security rotate-key": ("penstock security rotate-key --data-dir store",),
     "security show": ("penstock security show --user ann --address tls://streams.example.com:9090",),
     "user add": (

@@ -40,6 +40,37 @@ def _settings(config: Path | None, data_dir: str | None) -> tuple[StandaloneSett
 
 
 @security.command()
+def make(
+    host: Annotated[
+        list[str],
+        typer.Option(metavar="NAME", help="A host name or address for the certificate; may be repeated."),
+    ],
+    config: Config = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the files of a cluster that are missing; copy the directory to each machine afterwards.
+
+    They are those that `penstock standalone --secure` makes: a certificate authority, one certificate for all hosts,
+    a key of tokens, and an administrator, whose password is printed.
+    """
+    with exit_on_error(as_json=as_json):
+        from functools import partial
+
+        from penstock.security.secrets_directory import make_missing_files
+
+        settings, paths = _settings(config, data_dir)
+        names = tuple(dict.fromkeys((*host, "localhost", "127.0.0.1", "::1")))
+        made = partial(make_missing_files, needs_token_key=not settings.security.token_key)
+        password = made(paths, names, os.urandom, datetime.datetime.now(datetime.UTC))
+    lines = [f"files of the cluster: {paths.directory}"]
+    if password is not None:
+        lines.append(f"administrator: user admin, password {password} (also in {paths.administrator_password})")
+    fields: dict[str, object] = {"directory": str(paths.directory), "new_password": password}
+    tell("security_made", fields, lines, as_json=as_json)
+
+
+@security.command()
 def show(
     address: Annotated[
         str | None, typer.Option(metavar="URI", help="Address of the controller. [default: that of the settings]")

@@ -43,16 +43,21 @@ class _Process(Protocol):
 def load_cluster_settings(config: Path | None, flags: Mapping[str, object]) -> StandaloneSettings:
     """Return the settings of a process of a cluster. Raises `SettingsError`, `InvalidArgumentError`."""
     settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags=flags).checked()
-    if settings.is_memory or settings.security.has_tls or settings.security.has_auth:
-        raise InvalidArgumentError("a cluster has no --memory, and no TLS or authentication so far")
+    if settings.is_memory:
+        raise InvalidArgumentError("a cluster has no --memory")
+    if settings.security.makes_missing_files:
+        raise InvalidArgumentError(
+            "security.makes_missing_files: the files of a cluster are made once, with penstock security make, and "
+            "copied to each machine"
+        )
     listeners = settings.cluster.listeners_on(settings.host, 0, "")
-    if not settings.security.is_insecure_allowed:
+    if not settings.security.has_auth and not settings.security.is_insecure_allowed:
         for each in listeners:
             if each.host != "localhost" and not each.host.startswith("127.") and each.host != "::1":
                 raise InvalidArgumentError(
                     f"listener {each.name!r} would listen on {each.host or 'all addresses'} without authentication: "
-                    "every program that reaches it could read and change all streams. Add --insecure if that is "
-                    "intended"
+                    "every program that reaches it could read and change all streams. Add --secure, or --insecure if "
+                    "that is intended"
                 )
     return settings
 
@@ -63,7 +68,10 @@ def serve_controller(settings: StandaloneSettings, *, started_s: float, as_json:
 
     def ready() -> tuple[dict[str, object], list[str]]:
         fields: dict[str, object] = {"name": process.name, "endpoints": _addresses(process.endpoints)}
-        where = ", ".join(f"tcp://{each}" for each in _addresses(process.endpoints).values())
+        where = ", ".join(
+            f"{'tls' if settings.security.has_tls else 'tcp'}://{each}"
+            for each in _addresses(process.endpoints).values()
+        )
         return fields, [f"penstock controller {process.name} is ready: {where}"]
 
     return _run(settings, process, ready, lambda: None, started_s=started_s, as_json=as_json)

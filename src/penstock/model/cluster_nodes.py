@@ -42,6 +42,19 @@ class Endpoint(msgspec.Struct, frozen=True):
     port: int
 
 
+class SecurityMark(msgspec.Struct, frozen=True):
+    """How a process is secured. Processes of a cluster have equal ones, but for keys that are being rotated.
+
+    Attributes:
+        tls, auth: whether its ports are encrypted, and whether callers need an account or a token.
+        keys: a fingerprint of each key of delegation tokens that it verifies with; it signs with the first one.
+    """
+
+    tls: bool = False
+    auth: bool = False
+    keys: tuple[str, ...] = ()
+
+
 class NodeContent(msgspec.Struct, frozen=True, kw_only=True):
     """What all contents have. `extra`: fields of a later version, by name."""
 
@@ -83,6 +96,7 @@ class HostNode(NodeContent, frozen=True, kw_only=True):
         version: of Penstock.
         state: see `HostState`.
         admin_port: of its administration; 0: none.
+        security: None: it has none.
     """
 
     endpoints: dict[str, Endpoint]
@@ -91,6 +105,7 @@ class HostNode(NodeContent, frozen=True, kw_only=True):
     version: str = ""
     state: HostState = HostState.UP
     admin_port: int = 0
+    security: SecurityMark | None = None
 
 
 class HeldPhase(StrEnum):
@@ -189,9 +204,13 @@ class EndNode(NodeContent, frozen=True, kw_only=True):
 
 
 class ControllerNode(NodeContent, frozen=True, kw_only=True):
-    """``controllers/<name>``: a controller that is a member; ephemeral. `endpoints`: by the name of the listener."""
+    """``controllers/<name>``: a controller that is a member; ephemeral.
+
+    `endpoints`: by the name of the listener; `security`: None: it has none.
+    """
 
     endpoints: dict[str, Endpoint] = msgspec.field(default_factory=dict)
+    security: SecurityMark | None = None
 
 
 class CandidateNode(NodeContent, frozen=True, kw_only=True):
@@ -207,9 +226,13 @@ C = TypeVar("C", bound=NodeContent)
 
 
 def encode_node(content: NodeContent) -> bytes:
-    """Return a node's content: JSON in UTF-8 without spaces, ``v`` first, then the fields, then those in `extra`."""
-    fields = msgspec.to_builtins(content, str_keys=True)
-    extra = fields.pop("extra")
+    """Return a node's content: JSON in UTF-8 without spaces, ``v`` first, then the fields, then those in `extra`.
+
+    Fields that are None are left out.
+    """
+    found = msgspec.to_builtins(content, str_keys=True)
+    extra = found.pop("extra")
+    fields = {name: value for name, value in found.items() if value is not None}
     return msgspec.json.encode({"v": NODE_VERSION, **fields, **extra})
 
 

@@ -19,7 +19,7 @@ What holds, and what does not (``docs/coordination.md``):
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -235,6 +235,32 @@ class CoordinationSettings:
             raise InvalidArgumentError(f"time-outs of the coordination service are above 0: {self}")
         if self.requests_max < 1:
             raise InvalidArgumentError("requests_max of the coordination service is at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinationAccess:
+    """How a service is reached that asks for credentials, or encrypts.
+
+    Attributes:
+        user, password: with a user, nodes are made for this user alone; empty: for all. The password is not shown.
+        has_tls: encrypt connections, and check that the certificate is of the host that was connected to.
+        authority: PEM file with trusted certificate authorities; empty: those of the system.
+        certificate, private_key: PEM files of this client; empty: it has no certificate.
+    """
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    has_tls: bool = False
+    authority: str = ""
+    certificate: str = ""
+    private_key: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the values. Raises `InvalidArgumentError`."""
+        if bool(self.user) != bool(self.password) or ":" in self.user:
+            raise InvalidArgumentError("an account of ZooKeeper has a name without a colon, and a password")
+        if bool(self.certificate) != bool(self.private_key):
+            raise InvalidArgumentError("a certificate for ZooKeeper needs its private key, and the other way round")
 
 
 @dataclass(frozen=True, slots=True)

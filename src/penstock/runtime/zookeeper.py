@@ -35,6 +35,7 @@ from penstock.runtime.coordination import (
     ANY_VERSION,
     CheckNode,
     Children,
+    CoordinationAccess,
     CoordinationPlace,
     CoordinationSettings,
     CreateNode,
@@ -70,9 +71,15 @@ _LOOKS_PER_BEAT = 4
 class ZooKeeper:
     """`CoordinationService` of the ZooKeeper servers at `place`."""
 
-    def __init__(self, place: CoordinationPlace, settings: CoordinationSettings | None = None) -> None:
+    def __init__(
+        self,
+        place: CoordinationPlace,
+        settings: CoordinationSettings | None = None,
+        access: CoordinationAccess | None = None,
+    ) -> None:
         self._place = place
         self._settings = settings or CoordinationSettings()
+        self._access = access or CoordinationAccess()
 
     @property
     def place(self) -> str:
@@ -81,7 +88,7 @@ class ZooKeeper:
 
     async def open_session(self, *, makes_root: bool = False) -> ZooKeeperSession:
         """See `CoordinationService.open_session`."""
-        session = ZooKeeperSession(self._place, self._settings)
+        session = ZooKeeperSession(self._place, self._settings, self._access)
         try:
             await session.wait_until_open()
             if makes_root:
@@ -95,8 +102,9 @@ class ZooKeeper:
 class ZooKeeperSession(SessionState):
     """`CoordinationStore` by a kazoo client of its own. Made by `ZooKeeper.open_session`."""
 
-    def __init__(self, place: CoordinationPlace, settings: CoordinationSettings) -> None:
+    def __init__(self, place: CoordinationPlace, settings: CoordinationSettings, access: CoordinationAccess) -> None:
         super().__init__(str(place), settings.session_timeout_s)
+        self._access = access
         self._place = place
         self._settings = settings
         self._in_progress = 0
@@ -324,7 +332,7 @@ class ZooKeeperSession(SessionState):
                 sleep_func=handler.sleep_func,
             ),
             command_retry=KazooRetry(max_tries=0, sleep_func=handler.sleep_func),
-            logger=_log.getChild("kazoo"),
+            logger=_log.getChild("kazoo"), **_access_options(self._access),
         )  # fmt: skip
 
         def state_changed(state: str) -> None:
@@ -407,6 +415,21 @@ class ZooKeeperSession(SessionState):
         self._set_session(Session.EXPIRED)
         assert self._stopping is not None
         await asyncio.wait((self._stopping,), timeout=self._settings.close_timeout_s)
+
+
+def _access_options(access: CoordinationAccess) -> dict[str, object]:
+    """Return the options of kazoo's client for credentials and encryption."""
+    from kazoo.security import CREATOR_ALL_ACL
+
+    options: dict[str, object] = {}
+    if access.user:
+        options |= {"auth_data": [("digest", f"{access.user}:{access.password}")], "default_acl": CREATOR_ALL_ACL}
+    if access.has_tls:
+        options |= {
+            "use_ssl": True, "check_hostname": True, "ca": access.authority or None,
+            "certfile": access.certificate or None, "keyfile": access.private_key or None,
+        }  # fmt: skip
+    return options
 
 
 def _settle(answer: asyncio.Future[Any], result: IAsyncResult) -> None:

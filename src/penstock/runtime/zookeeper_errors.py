@@ -50,7 +50,8 @@ def translated(error: Exception, what: str, path: str, is_change: bool) -> Coord
         PermissionError,
     )  # fmt: skip
     if isinstance(error, refused) or not is_change:
-        return CoordinationRefusedError(f"cannot {what}: ZooKeeper refuses it: {error!r}")
+        hint = " (check cluster.zookeeper_user and its password)" if isinstance(error, kazoo.NoAuthError) else ""
+        return CoordinationRefusedError(f"cannot {what}: ZooKeeper refuses it: {error!r}{hint}")
     return CoordinationOutcomeUnknownError(f"{what}: {error!r}; it may have been done")
 
 

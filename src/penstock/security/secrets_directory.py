@@ -45,11 +45,8 @@ class SecurityPaths:
     private_key: Path
     accounts: Path
     token_keys: Path
-
-    @property
-    def authority(self) -> Path:
-        """The certificate of the authority that was made with the server's certificate, for clients."""
-        return self.directory / "ca.crt"
+    #: The certificate of the authority that was made with the server's certificate, for clients.
+    authority: Path
 
     @property
     def audit_log(self) -> Path:
@@ -75,6 +72,7 @@ def security_paths(settings: SecuritySettings, data_dir: str) -> SecurityPaths:
         path(settings.private_key, "server.key"),
         path(settings.accounts, "passwd"),
         path(settings.token_key_file, "token.key"),
+        path(settings.authority, "ca.crt"),
     )
 
 
@@ -169,6 +167,28 @@ def trust_own_certificate(context: ssl.SSLContext, paths: SecurityPaths) -> None
         context.load_verify_locations(paths.certificate)
     except (OSError, ssl.SSLError) as error:
         raise SecurityFileError(f"certificate {paths.certificate} cannot be used: {error}") from error
+
+
+def cluster_context(paths: SecurityPaths) -> ssl.SSLContext:
+    """Return a context for connections to other processes of a cluster. Their certificates are checked as by clients.
+
+    Raises `SecurityFileError`.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if paths.authority.exists():
+        trust_authority(context, paths)
+    else:
+        context.load_default_certs()
+    return context
+
+
+def trust_authority(context: ssl.SSLContext, paths: SecurityPaths) -> None:
+    """Let a context accept certificates of the authority of a cluster, too. Raises `SecurityFileError`."""
+    try:
+        context.load_verify_locations(paths.authority)
+    except (OSError, ssl.SSLError) as error:
+        raise SecurityFileError(f"authority {paths.authority} cannot be used: {error}") from error
 
 
 def peer_context() -> ssl.SSLContext:

@@ -23,11 +23,13 @@ from penstock.security.accounts import Accounts
 from penstock.security.authenticator import Authenticator
 from penstock.security.secrets_directory import (
     SecurityPaths,
+    cluster_context,
     load_certificate,
     peer_context,
     read_accounts,
     read_token_keys,
     server_context,
+    trust_authority,
     trust_own_certificate,
 )
 from penstock.security.sessions import Sessions
@@ -50,16 +52,19 @@ class ServerSecurity:
         signer: None without authentication.
         verifier: None without authentication.
         tls: the context of ports of asyncio; None without TLS.
-        peer_tls: the context of connections to other processes of this server; None without TLS.
+        peer_tls: the context of connections to other processes of this server or cluster; None without TLS.
+        keys: None without authentication.
         problem: why the files could not be read again; empty: they could.
     """
 
-    def __init__(self, settings: SecuritySettings, paths: SecurityPaths) -> None:
+    def __init__(self, settings: SecuritySettings, paths: SecurityPaths, *, is_cluster: bool = False) -> None:
         self.settings = settings
         self.paths = paths
         self.authenticator: Authenticator | None = None
         self.signer: TokenSigner | None = None
         self.verifier: TokenVerifier | None = None
+        self.keys: TokenKeys | None = None
+        self._is_cluster = is_cluster
         self.sessions: Sessions | None = None
         self.tls: ssl.SSLContext | None = None
         self.peer_tls: ssl.SSLContext | None = None
@@ -129,24 +134,30 @@ class ServerSecurity:
     def _loads(self) -> list[tuple[tuple[Path, ...], Callable[[], None]]]:
         found: list[tuple[tuple[Path, ...], Callable[[], None]]] = []
         if self.tls is not None:
-            found.append(((self.paths.certificate, self.paths.private_key), self._load_certificate))
+            files = (self.paths.certificate, self.paths.private_key)
+            found.append((files, self._load_certificate))
+        if self.peer_tls is not None and self._is_cluster and self.paths.authority.exists():
+            found.append(((self.paths.authority,), self._load_authority))
         if self.authenticator is not None:
             found.append(((self.paths.accounts,), self._load_accounts))
         if self.verifier is not None:
-            files = () if self.settings.token_key else (self.paths.token_keys,)
-            found.append((files, self._load_keys))
+            found.append((() if self.settings.token_key else (self.paths.token_keys,), self._load_keys))
         return found
 
     def _load_certificate(self) -> None:
         assert self.tls is not None
         load_certificate(self.tls, self.paths)
-        if self.peer_tls is not None:
+        if self.peer_tls is not None and not self._is_cluster:
             # Earlier ones stay: another process may read the new files later.
             trust_own_certificate(self.peer_tls, self.paths)
         try:
             self._pem = (self.paths.private_key.read_bytes(), self.paths.certificate.read_bytes())
         except OSError as error:
             raise InvalidArgumentError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    def _load_authority(self) -> None:
+        assert self.peer_tls is not None
+        trust_authority(self.peer_tls, self.paths)
 
     def _load_accounts(self) -> None:
         assert self.authenticator is not None
@@ -161,6 +172,7 @@ class ServerSecurity:
         if min(map(len, keys.all)) < _KEY_LENGTH_GOOD:
             where = "security.token_key" if text else self.paths.token_keys
             logger.warning("%s has a key of less than %d characters, which can be guessed", where, _KEY_LENGTH_GOOD)
+        self.keys = keys
         if self.signer is not None:
             self.signer.replace_keys(keys)
         if self.sessions is not None:
@@ -176,13 +188,17 @@ def open_security(
     wall_clock_s: Callable[[], float],
     *,
     has_controller: bool = True,
+    is_cluster: bool = False,
 ) -> ServerSecurity:
-    """Read the files of a server process. Raises `SecurityFileError`."""
-    security = ServerSecurity(settings, paths)
+    """Read the files of a server process. Raises `SecurityFileError`.
+
+    `is_cluster`: its peers have certificates of their own, and names.
+    """
+    security = ServerSecurity(settings, paths, is_cluster=is_cluster)
     if settings.has_tls:
         security.tls = server_context()
         if has_controller:
-            security.peer_tls = peer_context()
+            security.peer_tls = cluster_context(paths) if is_cluster else peer_context()
     if settings.has_auth:
         keys = TokenKeys((os.urandom(_KEY_LENGTH_GOOD),))  # Until the file is read, right below.
         security.verifier = TokenVerifier(keys, wall_clock_s)

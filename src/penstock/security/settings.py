@@ -17,6 +17,8 @@ class SecuritySettings:
         tls: "on": all ports are encrypted with TLS.
         certificate, private_key: PEM files; the first may have a chain. Empty: ``security/server.crt`` and
             ``security/server.key`` in `data_dir`.
+        authority: PEM file with the certificate authorities of the other processes of a cluster. Empty:
+            ``security/ca.crt`` in `data_dir`, or, if that is missing, those of the system.
         auth: "on": callers need an account, and permissions on what they use.
         accounts: file of accounts, in Pravega's format. Empty: ``security/passwd`` in `data_dir`.
         token_key_file: keys of delegation tokens, one per line; the first one signs. Empty: ``security/token.key`` in
@@ -34,6 +36,7 @@ class SecuritySettings:
     tls: str = "off"
     certificate: str = ""
     private_key: str = ""
+    authority: str = ""
     auth: str = "off"
     accounts: str = ""
     token_key_file: str = ""

@@ -8,6 +8,7 @@ Source: controller-api 12.4; wire-protocol 7.
 
 from __future__ import annotations
 
+import hmac
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -105,6 +106,10 @@ class TokenKeys:
     def all(self) -> Sequence[bytes]:
         """All keys that verify."""
         return self._keys
+
+    def fingerprints(self, purpose: bytes) -> tuple[str, ...]:
+        """Return a text for each key, in order, by which holders of a key recognise it: 16 hex digits."""
+        return tuple(hmac.digest(key, b"penstock key " + purpose, "sha512")[:8].hex() for key in self._keys)
 
 
 class TokenSigner:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from penstock.controller.cluster.leader import LeaderSettings
 from penstock.model.cluster_nodes import Endpoint
 from penstock.model.errors import InvalidArgumentError
-from penstock.runtime.coordination import CoordinationPlace, CoordinationSettings
+from penstock.runtime.coordination import CoordinationAccess, CoordinationPlace, CoordinationSettings
 from penstock.segmentstore.cluster.settings import MemberSettings
 
 #: The listener that there is if none is named.
@@ -33,9 +33,15 @@ class Listener:
     advertised_host: str = ""
     advertised_port: int = 0
 
-    def endpoint(self, port: int, machine: str) -> Endpoint:
-        """Return what is given to clients. `port`: that was taken; `machine`: name of this machine."""
+    def endpoint(self, port: int, machine: str, *, has_tls: bool = False) -> Endpoint:
+        """Return what is given to clients. `port`: that was taken; `machine`: name of this machine.
+
+        `has_tls`: then an address of loopback is given as ``localhost``: the TLS library of Pravega's Rust and Python
+        clients accepts no addresses.
+        """
         host = self.advertised_host or (machine if self.host in WILDCARD_HOSTS else self.host)
+        if has_tls and not self.advertised_host and is_loopback(host):
+            host = "localhost"
         return Endpoint(host, self.advertised_port or port)
 
 
@@ -45,6 +51,11 @@ class ClusterSettings:
 
     Attributes:
         zookeeper: servers of ZooKeeper and the path of the cluster, ``host:port,host:port/path``. Empty: no cluster.
+        zookeeper_user, zookeeper_password_file: account for ZooKeeper (scheme digest), and the file whose first line is
+            its password. Then nodes are made for this account alone. Empty: none.
+        zookeeper_tls: "on": connections to ZooKeeper are encrypted.
+        zookeeper_authority: PEM file with the authorities of ZooKeeper's certificates. Empty: those of the system.
+        zookeeper_certificate, zookeeper_private_key: PEM files, for a ZooKeeper that asks for a client's certificate.
         session_timeout_s: ZooKeeper ends the session of a process that is silent for this long. ZooKeeper allows 2 to
             20 of its ticks.
         request_timeout_s: time limit of one request to ZooKeeper.
@@ -60,6 +71,12 @@ class ClusterSettings:
     """
 
     zookeeper: str = ""
+    zookeeper_user: str = ""
+    zookeeper_password_file: str = ""
+    zookeeper_tls: str = "off"
+    zookeeper_authority: str = ""
+    zookeeper_certificate: str = ""
+    zookeeper_private_key: str = ""
     session_timeout_s: float = 8.0
     request_timeout_s: float = 3.0
     connect_timeout_s: float = 60.0
@@ -75,6 +92,10 @@ class ClusterSettings:
         """Check the values. Raises `InvalidArgumentError`."""
         if self.zookeeper:
             CoordinationPlace.parse(self.zookeeper)
+        if self.zookeeper_tls not in ("off", "on"):
+            raise InvalidArgumentError(f"cluster.zookeeper_tls is {self.zookeeper_tls!r}: it is on or off")
+        if bool(self.zookeeper_user) != bool(self.zookeeper_password_file):
+            raise InvalidArgumentError("cluster.zookeeper_user and cluster.zookeeper_password_file are given together")
         if self.name:
             check_process_name(self.name)
         parse_listeners(self.listeners)
@@ -83,6 +104,17 @@ class ClusterSettings:
     def coordination(self) -> CoordinationSettings:
         """Bounds of sessions and requests."""
         return CoordinationSettings(session_timeout_s=self.session_timeout_s, request_timeout_s=self.request_timeout_s)
+
+    def coordination_access(self) -> CoordinationAccess:
+        """Return how ZooKeeper is reached; reads the password. Raises `InvalidArgumentError`."""
+        return CoordinationAccess(
+            self.zookeeper_user,
+            _first_line(self.zookeeper_password_file) if self.zookeeper_user else "",
+            self.zookeeper_tls == "on",
+            self.zookeeper_authority,
+            self.zookeeper_certificate,
+            self.zookeeper_private_key,
+        )
 
     def listeners_on(self, host: str, port: int, advertise: str) -> list[Listener]:
         """Return the listeners; the default one on `host`:`port`, given to clients as `advertise`.
@@ -99,6 +131,18 @@ class ClusterSettings:
                 "controllers reach segment stores (cluster.internal_listener)"
             )
         return found
+
+
+def _first_line(path: str) -> str:
+    """Return the first line of a file with a password. Raises `InvalidArgumentError`."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            line = file.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"cluster.zookeeper_password_file: {path} cannot be read: {error}") from error
+    if not line:
+        raise InvalidArgumentError(f"cluster.zookeeper_password_file: the first line of {path} is empty")
+    return line
 
 
 def check_process_name(name: str) -> None:

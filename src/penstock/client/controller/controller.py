@@ -115,6 +115,10 @@ class ControllerStub(
     getURI: UnaryCall[pb.SegmentId, pb.NodeUri]
 
 
+#: Beginning of a target with several addresses.
+_SEVERAL = "ipv4:"
+
+
 def parse_controller_uri(uri: str) -> tuple[str, bool]:
     """Split a controller URI into gRPC target and "use TLS".
 
@@ -135,7 +139,7 @@ def parse_controller_uri(uri: str) -> tuple[str, bool]:
         return addresses[0], scheme in ("tls", "pravegas")
     if not all(re.fullmatch(r"[0-9.]+:[0-9]+", address) for address in addresses):
         raise InvalidArgumentError(f"controller {uri!r}: several addresses must be numeric, as 10.0.0.1:9090")
-    return "ipv4:" + ",".join(addresses), scheme in ("tls", "pravegas")
+    return _SEVERAL + ",".join(addresses), scheme in ("tls", "pravegas")
 
 
 class _GeneratedStub(ControllerServiceStub, PenstockControllerServiceStub):
@@ -207,6 +211,9 @@ class ControllerClient(
             # Servers log it.
             ("grpc.primary_user_agent", f"penstock/{penstock_version().replace(' ', '-')}"),
         ]
+        if use_tls and target.startswith(_SEVERAL):
+            # gRPC would check each certificate for the whole list: check it for the first address.
+            options.append(("grpc.default_authority", target.removeprefix(_SEVERAL).partition(":")[0]))
         if use_tls:
             channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(security.ca), options=options)
         else:

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+
+from msgspec import structs
 
 from penstock.controller.errors import MembershipLostError
 from penstock.controller.ownership.coordinator import Members
-from penstock.model.cluster_nodes import CONTROLLERS_PATH, ControllerNode, Endpoint, encode_node
+from penstock.model.cluster_nodes import CONTROLLERS_PATH, ControllerNode, Endpoint, SecurityMark, encode_node
 from penstock.model.errors import ControllerUnavailableError, InvalidArgumentError
 from penstock.model.errors.coordination import (
     CoordinationError,
@@ -35,11 +38,29 @@ _log = logging.getLogger(__name__)
 
 
 class ZooKeeperCoordinator:
-    """`Coordinator` over a coordination service. `endpoints`: of this controller, by the name of the listener."""
+    """`Coordinator` over a coordination service.
 
-    def __init__(self, service: CoordinationService, endpoints: dict[str, Endpoint] | None = None) -> None:
+    `endpoints`: of this controller, by the name of the listener. `security`: how it is secured; None: it is not.
+    """
+
+    def __init__(
+        self,
+        service: CoordinationService,
+        endpoints: dict[str, Endpoint] | None = None,
+        security: SecurityMark | None = None,
+    ) -> None:
         self._service = service
-        self._content = encode_node(ControllerNode(endpoints=endpoints or {}))
+        self._node = ControllerNode(endpoints=endpoints or {}, security=security)
+        self._latest: ZooKeeperMembership | None = None
+
+    async def announce(self, security: SecurityMark | None) -> None:
+        """Replace what the controller's node says about its security. Raises `CoordinationError`: repeat it then."""
+        self._node = structs.replace(self._node, security=security)
+        if self._latest is not None and not self._latest.is_over:
+            await self._latest.set_content()
+
+    def _content(self) -> bytes:
+        return encode_node(self._node)
 
     async def join(self, name: str) -> ZooKeeperMembership:
         """See `Coordinator.join`. Raises `ControllerUnavailableError`: the member may exist until its session ends."""
@@ -53,7 +74,7 @@ class ZooKeeperCoordinator:
         try:
             await ensure_node(store, CONTROLLERS_PATH)
             try:
-                await store.create(path, self._content, is_ephemeral=True)
+                await store.create(path, self._content(), is_ephemeral=True)
             except CoordinationOutcomeUnknownError:
                 # Otherwise the session is closed, and the node deleted with it if it is made later.
                 if not await _is_made(store, path):
@@ -67,13 +88,14 @@ class ZooKeeperCoordinator:
         except BaseException:
             await store.close()
             raise
-        return ZooKeeperMembership(store, name, self._content)
+        self._latest = ZooKeeperMembership(store, name, self._content)
+        return self._latest
 
 
 class ZooKeeperMembership:
     """`Membership` by a session. Made by `ZooKeeperCoordinator.join`."""
 
-    def __init__(self, store: CoordinationStore, name: str, content: bytes) -> None:
+    def __init__(self, store: CoordinationStore, name: str, content: Callable[[], bytes]) -> None:
         self._store = store
         self._name = name
         self._content = content
@@ -110,11 +132,15 @@ class ZooKeeperMembership:
         self._is_over = True
         await self._store.close()
 
+    async def set_content(self) -> None:
+        """Set the member's node, which fails once its session has ended. Raises `CoordinationError`."""
+        await self._store.set(self._path, self._content())
+
     async def _read(self) -> Children:
         if self.is_over:
             raise self._lost()
         try:
-            await self._store.set(self._path, self._content)
+            await self.set_content()
             found = await self._store.children(CONTROLLERS_PATH)
         except (SessionExpiredError, NoSuchNodeError) as error:
             # Without its node it is not a member, even if its session is alive.

@@ -21,6 +21,7 @@ from penstock.model.cluster_nodes import (
     DrainNode,
     HostNode,
     HostState,
+    SecurityMark,
     decode_node,
     encode_node,
     host_node_name,
@@ -190,6 +191,11 @@ class ClusterMember:
             except CoordinationError as error:
                 _log.info("store %s: its end was not recorded: %s", self._name, error)
         await cancel_and_wait(*self._background[:1])
+
+    def announce_security(self, security: SecurityMark | None) -> None:
+        """Replace what the store's node in ``hosts`` says about its security."""
+        self._host = msgspec.structs.replace(self._host, security=security)
+        self._host_changed.set()
 
     # -- announcement -------------------------------------------------------------------------------------------
 

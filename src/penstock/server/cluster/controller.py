@@ -22,8 +22,9 @@ from penstock.controller.ownership.zookeeper_coordinator import ZooKeeperCoordin
 from penstock.controller.retry import with_several_stores
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
-from penstock.model.cluster_nodes import ClusterIdentity, Endpoint
+from penstock.model.cluster_nodes import ClusterIdentity, Endpoint, SecurityMark
 from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.findings import FindingKind
 from penstock.model.segments import Segments
 from penstock.operations.controller_metrics import ControllerMetrics
 from penstock.operations.group_lag import GroupLags
@@ -33,9 +34,21 @@ from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.kept_session import KeptSession
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.waits import cancel_and_wait
+from penstock.security.audit_log import AuditLog
+from penstock.security.server_security import ServerSecurity
+from penstock.security.tokens import MasterTokens
 from penstock.server.cluster.identity import cluster_settings, read_identity, wait_for_session
 from penstock.server.cluster.machine import ControllerFront, LocalMachine, Machine
 from penstock.server.cluster.operations import start_operations
+from penstock.server.cluster.security import (
+    call_guard,
+    check_marks,
+    keep_announced,
+    open_cluster_security,
+    other_processes,
+    security_mark,
+    start_audit,
+)
 from penstock.server.cluster.store import other_endpoints
 from penstock.server.cluster_settings import Listener, check_reachable
 from penstock.server.settings import StandaloneSettings
@@ -69,6 +82,9 @@ class ClusterController:
         self._is_serving = False
         self._segments: Segments | None = None
         self._listeners: list[tuple[Listener, int]] = []
+        self._security: ServerSecurity | None = None
+        self._audit: AuditLog | None = None
+        self._mark: SecurityMark | None = None
         self._stops = AsyncExitStack()
 
     @property
@@ -91,6 +107,8 @@ class ClusterController:
     async def _start(self) -> None:
         self._stops.push_async_callback(self.runtime.work.close)
         operations = await start_operations(self.settings, self.runtime, self._stops, self._health)
+        self._security = open_cluster_security(self.settings, self.runtime, self._stops, has_controller=True)
+        self._audit = await start_audit(self.settings, self.runtime, self._stops)
         service = self._machine.coordination(self.settings.cluster)
         identity = await self._join(service)
         settings = self.settings
@@ -104,7 +122,7 @@ class ClusterController:
         self.service = controller = await self._start_service(service, directory, identity)
         for front in await self._serve(controller, directory):
             if operations is not None:
-                operations.collectors.append(ControllerMetrics(front, controller).collect)
+                operations.collectors.append(ControllerMetrics(front, controller, self._audit).collect)
                 assert self._segments is not None, "made with the service"
                 lags = GroupLags(controller, self._segments, settings.operations.groups_max)
                 lags.start()
@@ -114,7 +132,14 @@ class ClusterController:
         self._is_serving = True
 
     def _health(self) -> Health:
-        return Health(Status.UP if self._is_serving else Status.STARTING)
+        if not self._is_serving:
+            return Health(Status.STARTING)
+        children = {}
+        if self._security is not None:
+            children["security"] = Health(problem=self._security.problem)
+        if self._audit is not None:
+            children["audit"] = Health(problem=self._audit.problem, finding=FindingKind.AUDIT_FAILING)
+        return Health(children=children)
 
     async def _join(self, service: CoordinationService) -> ClusterIdentity:
         """Read the identity, and choose the ports, which are announced before they are listened on."""
@@ -123,11 +148,15 @@ class ClusterController:
         try:
             identity = await read_identity(session, service.place)
             self.settings = settings = cluster_settings(settings, identity, service.place)
+            self._mark = security_mark(self._security, identity.cluster_id)
             for listener in settings.cluster.listeners_on(settings.host, settings.controller_port, settings.advertise):
                 port = listener.port or self._machine.unused_port(listener.host)
                 self._listeners.append((listener, port))
-                self.endpoints[listener.name] = listener.endpoint(port, self._machine.name)
+                self.endpoints[listener.name] = listener.endpoint(
+                    port, self._machine.name, has_tls=settings.security.has_tls
+                )  # fmt: skip
             check_reachable(self.endpoints, await other_endpoints(session, ""))
+            check_marks(self._mark, await other_processes(session, ""), service.place)
         finally:
             await session.close()
         return identity
@@ -144,10 +173,20 @@ class ClusterController:
             retry_time_max_s=watch.retry_time_max_s,
         )
         locator = directory.locator(self.settings.cluster.internal_listener)
-        pool = ConnectionPool(locator.resolve, client)
+        security = self._security
+        has_tokens = security is not None and security.signer is not None
+        pool = ConnectionPool(
+            locator.resolve,
+            client,
+            ssl_context=None if security is None else security.peer_tls,
+            tokens=None if security is None or security.signer is None else MasterTokens(security.signer),
+        )
         self._stops.push_async_callback(pool.close)
-        segments = WireSegments(pool, client, self.runtime.rng, token=identity.cluster_id, waits_for_space=False)
+        # With authentication, each request has a token from the pool.
+        token = "" if has_tokens else identity.cluster_id
+        segments = WireSegments(pool, client, self.runtime.rng, token=token, waits_for_space=False)
         self._segments = segments
+        coordinator = ZooKeeperCoordinator(service, self.endpoints, self._mark)
         settings = with_several_stores(self.settings.controller)
         problem = ""
         while True:
@@ -158,7 +197,7 @@ class ClusterController:
                 runtime=self.runtime,
                 settings=settings,
                 advisor=WireScaleAdvisor(pool, locator.container_count),
-                coordinator=ZooKeeperCoordinator(service, self.endpoints),
+                coordinator=coordinator,
             )
             try:
                 await controller.start()
@@ -172,7 +211,18 @@ class ClusterController:
                 await asyncio.sleep(_RETRY_S)
             else:
                 self._stops.push_async_callback(controller.stop)
+                await self._check_others(service)
+                if security is not None:
+                    self._run(keep_announced(security, identity.cluster_id, coordinator.announce))
                 return controller
+
+    async def _check_others(self, service: CoordinationService) -> None:
+        """Raise `ClusterMismatchError` if other processes are secured in another way. This one is announced."""
+        session = await wait_for_session(service, self.settings.cluster.connect_timeout_s)
+        try:
+            check_marks(self._mark, await other_processes(session, ""), service.place)
+        finally:
+            await session.close()
 
     async def _serve(self, controller: ControllerService, directory: ClusterDirectory) -> list[ControllerFront]:
         """Listen for clients: one server for each listener, as a call does not show which address was called."""
@@ -193,6 +243,9 @@ class ClusterController:
                 connections_max=budget.controller_connections // len(self._listeners),
                 controllers=partial(directory.controllers, name),
                 locator=directory.locator(name),
+                guard=call_guard(self._security),
+                audit=self._audit,
+                credentials=None if self._security is None else self._security.grpc_credentials(),
             )
             await front.start()
             self._stops.push_async_callback(front.stop)

@@ -29,10 +29,10 @@ _RETRY_S = 1.0
 
 
 def open_coordination(settings: ClusterSettings) -> ZooKeeper:
-    """Return the coordination service. Raises `InvalidArgumentError` if its place is not set."""
+    """Return the coordination service. Raises `InvalidArgumentError` if its place is not set, or has no password."""
     if not settings.zookeeper:
         raise InvalidArgumentError("name the servers of ZooKeeper: --zookeeper host:port,host:port/path")
-    return ZooKeeper(CoordinationPlace.parse(settings.zookeeper), settings.coordination)
+    return ZooKeeper(CoordinationPlace.parse(settings.zookeeper), settings.coordination, settings.coordination_access())
 
 
 async def wait_for_session(

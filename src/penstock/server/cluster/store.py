@@ -9,14 +9,13 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import BinaryIO
 
-from penstock.model.cluster_nodes import CONTROLLERS_PATH, HOSTS_PATH, ControllerNode, Endpoint, HostNode, decode_node
+from penstock.model.cluster_nodes import Endpoint, HostNode, SecurityMark
 from penstock.model.errors import InvalidArgumentError, PenstockError
-from penstock.model.errors.coordination import NoSuchNodeError
 from penstock.operations.health import Health, Status
 from penstock.operations.store_health import store_health
 from penstock.operations.store_metrics import StoreMetrics
-from penstock.runtime.coordination import CoordinationStore
-from penstock.runtime.descriptors import descriptor_limit, share_descriptors
+from penstock.runtime.coordination import CoordinationService, CoordinationStore
+from penstock.runtime.descriptors import DescriptorBudget, descriptor_limit, share_descriptors
 from penstock.runtime.java_machine import start_java
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace
 from penstock.runtime.objects import ObjectPlace
@@ -24,7 +23,8 @@ from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_from
 from penstock.runtime.version import penstock_version
 from penstock.runtime.waits import cancel_and_wait
-from penstock.segmentstore.admin_server import AdminServer
+from penstock.security.server_security import ServerSecurity
+from penstock.segmentstore.admin_server import AdminServer, allow_all
 from penstock.segmentstore.cluster.containers import StoreContainers
 from penstock.segmentstore.cluster.ends import KnownEnds
 from penstock.segmentstore.cluster.loads import StoreLoads
@@ -42,6 +42,14 @@ from penstock.server.cluster.identity import wait_for_session
 from penstock.server.cluster.machine import LocalMachine, Machine
 from penstock.server.cluster.messages import Beat, MemberOrder, MemberReady
 from penstock.server.cluster.operations import start_operations
+from penstock.server.cluster.security import (
+    check_marks,
+    keep_announced,
+    open_cluster_security,
+    other_processes,
+    security_mark,
+    token_access,
+)
 from penstock.server.cluster_settings import Listener, check_reachable
 from penstock.server.data_directory import DataDirectory
 from penstock.server.errors import ClusterMismatchError
@@ -97,6 +105,7 @@ class ClusterStore:
         settings, runtime, order = self.settings, self._runtime, self.order
         self._stops.push_async_callback(runtime.work.close)
         operations = await start_operations(settings, runtime, self._stops, self._health, port_offset=order.port_offset)
+        security = open_cluster_security(settings, runtime, self._stops, has_controller=False)
         ends = KnownEnds()
         store = self.segment_store = SegmentStore(
             logs=await self._open_logs(ends),
@@ -112,37 +121,76 @@ class ClusterStore:
         budget = share_descriptors(
             descriptor_limit(), settings.descriptors, has_segment_store=True, has_controller=False
         )
-        server = self.server = SegmentStoreServer(store, settings=settings.segment_store.connection.within(budget))
+        endpoints = await self._listen(store, budget, security)
+        if operations is not None:
+            assert self.server is not None
+            operations.collectors.append(StoreMetrics(store, self.server, settings.operations.streams_max).collect)
+        await self._join(store, endpoints, ends, security)
+        self._say(MemberReady(endpoints))
+
+    async def _listen(
+        self, store: SegmentStore, budget: DescriptorBudget, security: ServerSecurity | None
+    ) -> dict[str, Endpoint]:
+        """Listen for clients and administrators; return what is given to clients, by listener."""
+        access, tls = token_access(security, self._runtime), None if security is None else security.tls
+        limits = self.settings.segment_store.connection.within(budget)
+        server = self.server = SegmentStoreServer(store, settings=limits, access=access, tls=tls)
         self._stops.push_async_callback(server.stop)
         endpoints: dict[str, Endpoint] = {}
         for listener in self._listeners():
             await server.start(listener.host, listener.port)
-            endpoints[listener.name] = listener.endpoint(server.last_port, self._machine.name)
-        if operations is not None:
-            operations.collectors.append(StoreMetrics(store, server, settings.operations.streams_max).collect)
-        admin = AdminServer(store, settings=self._admin_settings())
+            endpoints[listener.name] = listener.endpoint(server.last_port, self._machine.name, has_tls=tls is not None)
+        admin = AdminServer(
+            store,
+            settings=self._admin_settings(),
+            authorise=allow_all if access is None else access.require_server,
+            tls=tls,
+        )
         await admin.start()
         self._stops.push_async_callback(admin.stop)
+        return endpoints
+
+    async def _join(
+        self, store: SegmentStore, endpoints: dict[str, Endpoint], ends: KnownEnds, security: ServerSecurity | None
+    ) -> None:
+        """Join the cluster. Raises `ClusterMismatchError` if its other processes are secured in another way."""
+        settings, order = self.settings, self.order
         service = self._machine.coordination(settings.cluster)
-        session = await wait_for_session(service, settings.cluster.connect_timeout_s)
-        try:
-            check_reachable(endpoints, await other_endpoints(session, order.name))
-        finally:
-            await session.close()
+        mark = security_mark(security, order.cluster_id)
+        check_reachable(endpoints, await self._check_others(service, mark))
+        host = HostNode(endpoints=endpoints, zone=settings.cluster.zone, version=penstock_version(), security=mark)
         self.member = member = ClusterMember(
             service,
             StoreContainers(store),
             name=order.name,
             incarnation=order.incarnation,
-            host=HostNode(endpoints=endpoints, zone=settings.cluster.zone, version=penstock_version()),
+            host=host,
             ends=ends,
             settings=settings.cluster.member,
-            wall_clock_ms=runtime.wall_clock_ms,
+            wall_clock_ms=self._runtime.wall_clock_ms,
             loads=StoreLoads(store),
         )
         member.start()
         await member.announced.wait()
-        self._say(MemberReady(endpoints))
+        await self._check_others(service, mark)
+        if security is None:
+            return
+
+        async def announce(mark: SecurityMark | None) -> None:
+            member.announce_security(mark)
+
+        task = asyncio.get_running_loop().create_task(keep_announced(security, order.cluster_id, announce))
+        self._stops.push_async_callback(cancel_and_wait, task)
+
+    async def _check_others(self, service: CoordinationService, mark: SecurityMark | None) -> list[Endpoint]:
+        """Return the addresses of the other processes. Raises `ClusterMismatchError` if they are secured otherwise."""
+        session = await wait_for_session(service, self.settings.cluster.connect_timeout_s)
+        try:
+            others = await other_processes(session, self.order.name)
+        finally:
+            await session.close()
+        check_marks(mark, others, service.place)
+        return [each for node in others.values() for each in node.endpoints.values()]
 
     async def _open_logs(self, ends: KnownEnds) -> DurableLogFactory:
         settings, runtime, order = self.settings, self._runtime, self.order
@@ -224,23 +272,7 @@ class ClusterStore:
 
 async def other_endpoints(store: CoordinationStore, name: str) -> list[Endpoint]:
     """Return the addresses of all processes of the cluster but those of this name."""
-    found: list[Endpoint] = []
-    for parent, kind in ((HOSTS_PATH, HostNode), (CONTROLLERS_PATH, ControllerNode)):
-        try:
-            names = (await store.children(parent)).names
-        except NoSuchNodeError:
-            continue
-        for each in sorted(names):
-            if each.rpartition("~")[0] == name:
-                continue
-            try:
-                node = await store.get(f"{parent}/{each}")
-            except NoSuchNodeError:
-                continue
-            content = decode_node(kind, f"{parent}/{each}", node.content)
-            if isinstance(content, HostNode | ControllerNode):
-                found += content.endpoints.values()
-    return found
+    return [each for node in (await other_processes(store, name)).values() for each in node.endpoints.values()]
 
 
 def start_java_for(order: MemberOrder) -> None:
