@@ -97,6 +97,15 @@ class KilledCluster:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> KilledCluster:
+        try:
+            self._start()
+        except BaseException:
+            self.cluster.stop()
+            raise
+        self._thread.start()
+        return self
+
+    def _start(self) -> None:
         cluster = self.cluster
         cluster.init(CONTAINERS)
         for name in STORES:
@@ -106,8 +115,6 @@ class KilledCluster:
         for process in cluster.processes.values():
             process.wait_ready()
         cluster.wait_served()
-        self._thread.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
