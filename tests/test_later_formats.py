@@ -194,7 +194,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_data_of_a_later_version_are_told_from_damage(name: str) -> None:
+def test_data_of_a_later_version_are_distinguished_from_damage(name: str) -> None:
     case = CASES[name]
     case.read(case.data)
     with pytest.raises(LaterVersionError, match=case.version) as refusal:
@@ -215,7 +215,7 @@ WITHOUT_CHECKSUM = {
 
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - WITHOUT_CHECKSUM))
-def test_damage_is_told_from_data_of_a_later_version(name: str) -> None:
+def test_damage_is_distinguished_from_data_of_a_later_version(name: str) -> None:
     """Also damage of bytes whose version is a later one."""
     case = CASES[name]
     for data in (case.data, case.later):

@@ -178,7 +178,7 @@ def lifecycle(*rules: str) -> bytes:
         ("<Filter/><Transition><Days>30</Days><StorageClass>STANDARD_IA</StorageClass></Transition>", ""),
     ],
 )  # fmt: skip
-def test_rules_that_delete_or_archive_objects_of_the_log_are_told_from_others(rule: str, said: str) -> None:
+def test_rules_that_delete_or_archive_objects_of_the_log_are_distinguished_from_others(rule: str, said: str) -> None:
     found = harmful_rules(lifecycle(rule), "a/log/")
     assert len(found) == bool(said)
     if said:

@@ -232,7 +232,7 @@ async def test_what_is_imported_is_served_and_well(left: StandaloneSettings) -> 
             await store.segment_info(NAMES[0])
 
 
-async def test_an_import_that_was_cut_off_goes_on(left: StandaloneSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_import_that_was_cut_off_continues(left: StandaloneSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any chunk: what was read and recorded before is not read again."""
     from penstock.segmentstore.tier2 import segment_adoption
 
@@ -397,7 +397,7 @@ async def test_a_store_imports_what_another_one_exported(left: StandaloneSetting
         assert await content(store, "s/ours/0.#epoch.0") == b"ours"
 
 
-async def test_bytes_behind_the_end_of_the_last_chunk_are_not_exported(left: StandaloneSettings) -> None:
+async def test_bytes_after_the_end_of_the_last_chunk_are_not_exported(left: StandaloneSettings) -> None:
     """A write that failed left them. The older store takes the whole file: it gets a copy that ends where it must."""
     await take_over(left, NAMES[0])
     root = Path(left.tier2)
@@ -491,7 +491,7 @@ async def test_a_stream_that_was_scaled_becomes_one_of_a_single_epoch(left: Stan
     assert len(report.imported) == 2
 
 
-async def test_an_import_under_another_name_that_was_cut_off_goes_on(
+async def test_an_import_under_another_name_that_was_cut_off_continues(
     left: StandaloneSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reserved, and not yet taken over: no other import gets it meanwhile."""

@@ -151,7 +151,7 @@ async def test_a_stopped_store_is_well_and_nothing_is_changed(stopped: Standalon
     assert (await check(stopped))[0] == report
 
 
-async def test_each_kind_of_damage_of_chunks_is_told(stopped: StandaloneSettings) -> None:
+async def test_each_kind_of_damage_of_chunks_is_reported(stopped: StandaloneSettings) -> None:
     users = chunks_of(stopped, "s/[0-5]/*")
     lost, cut, flipped = users[0], users[10], users[20]
     lost.unlink()
@@ -172,7 +172,7 @@ async def test_each_kind_of_damage_of_chunks_is_told(stopped: StandaloneSettings
     assert [name.rpartition("/")[2] for name in report.orphans] == [orphan.name]
 
 
-async def test_damage_of_the_containers_own_chunks_is_told(stopped: StandaloneSettings) -> None:
+async def test_damage_of_the_containers_own_chunks_is_reported(stopped: StandaloneSettings) -> None:
     """An index that is lost can be done without: the table of records is read whole, and all else is checked."""
     (index,) = chunks_of(stopped, "_system/containers/storage_metadata_1$table-*")
     index.unlink()
@@ -212,7 +212,7 @@ async def test_a_log_of_a_later_version_is_no_damage(stopped: StandaloneSettings
     assert report.orphan_count == 0
 
 
-async def test_a_damaged_log_and_one_that_is_gone_are_told(stopped: StandaloneSettings) -> None:
+async def test_a_damaged_log_and_one_that_is_gone_are_reported(stopped: StandaloneSettings) -> None:
     (epoch,) = Path(stopped.data_dir, "tier1", "0").glob("log.epoch")
     content = bytearray(epoch.read_bytes())
     content[20] ^= 1

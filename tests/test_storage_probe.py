@@ -63,7 +63,7 @@ async def test_a_place_that_is_not_there_is_not_made(tmp_path: Path, runtime: Ru
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_mount_that_cannot_be_written_is_told_and_nothing_is_left(tmp_path: Path, runtime: Runtime) -> None:
+async def test_a_mount_that_cannot_be_written_is_reported_and_nothing_is_left(tmp_path: Path, runtime: Runtime) -> None:
     """SS-268. Not by permissions: root may write all the same. So the folder cannot be made, as on such a mount."""
     (tmp_path / "_probe").write_bytes(b"in the way")
     with pytest.raises(StorageError, match=rf"{tmp_path}: to create chunk _probe/.* failed"):

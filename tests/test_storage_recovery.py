@@ -41,7 +41,7 @@ async def lost(tmp_path: Path) -> StandaloneSettings:
     return settings
 
 
-async def test_all_that_was_flushed_is_there_and_the_store_goes_on(lost: StandaloneSettings, tmp_path: Path) -> None:
+async def test_all_that_was_flushed_is_there_and_the_store_continues(lost: StandaloneSettings, tmp_path: Path) -> None:
     """SS-232, SS-242: into another directory; long-term storage is not touched; the new one can be lost as well."""
     for number in range(3):
         settings = replace(lost, data_dir=str(tmp_path / f"new{number}"))
@@ -220,7 +220,7 @@ async def test_a_directory_with_anything_in_it_is_not_taken(lost: StandaloneSett
             pass
 
 
-async def test_chunks_that_are_gone_are_told(lost: StandaloneSettings) -> None:
+async def test_chunks_that_are_gone_are_reported(lost: StandaloneSettings) -> None:
     """As when images were switched off later: what is there is recovered."""
     for path in Path(lost.tier2, "s", "3").iterdir():
         path.unlink()

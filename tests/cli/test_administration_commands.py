@@ -40,7 +40,7 @@ def test_scopes_are_created_listed_described_and_deleted(penstock: Run) -> None:
     assert "books" not in penstock("scope", "list").ok.lines
 
 
-def test_a_stream_is_created_with_what_is_asked_for(penstock: Run, penstock_client: Client) -> None:
+def test_a_stream_is_created_with_what_is_requested(penstock: Run, penstock_client: Client) -> None:
     """And described so; an update changes what is given and nothing else."""
     stream = "policies/all"
     penstock(
@@ -387,7 +387,7 @@ def test_several_writes_are_one_transaction(penstock: Run) -> None:
         (["stream", "seal", "s/x", "--uri", "localhost"], "write each address as host:port"),
     ],
 )
-def test_bad_input_is_told_in_a_line_or_two(penstock: Run, arguments: list[str], told: str) -> None:
+def test_bad_input_is_reported_in_a_line_or_two(penstock: Run, arguments: list[str], told: str) -> None:
     """Exit code 2, and 1 for names that do not exist; no traceback; as JSON the same."""
     code = 1 if told == "does not exist" else 2
     refused = penstock(*arguments)

@@ -37,7 +37,7 @@ def test_version_is_told_for_people_and_programs() -> None:
         (["--data-dir", ""], "data_dir is empty"),
     ],
 )
-def test_wrong_settings_are_told_in_a_line_without_a_traceback(arguments: list[str], told: str) -> None:
+def test_wrong_settings_are_reported_in_a_line_without_a_traceback(arguments: list[str], told: str) -> None:
     """Exit code 2; the same as JSON. They are found before anything is started: in this process, that is."""
     where = [] if "--data-dir" in arguments else ["--memory"]
     refused = run_command("standalone", *where, *arguments)
@@ -61,7 +61,7 @@ def test_wrong_settings_are_told_in_a_line_without_a_traceback(arguments: list[s
         (["--data-dir", "/tmp/\udcff", "--segment-stores", "2"], "a path that is Unicode"),
     ],
 )
-def test_settings_that_do_not_work_are_told_in_a_line_without_a_traceback(arguments: list[str], told: str) -> None:
+def test_settings_that_do_not_work_are_reported_in_a_line_without_a_traceback(arguments: list[str], told: str) -> None:
     """Likewise."""
     where = [] if "--data-dir" in arguments else ["--memory"]
     refused = run_penstock("standalone", *where, *arguments)

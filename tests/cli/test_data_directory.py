@@ -70,7 +70,7 @@ def test_what_a_crash_may_leave_is_no_hindrance(tmp_path: Path, runtime: Runtime
 
 
 @pytest.mark.parametrize("name", ["penstock.toml", "penstock.toml.new", "LOCK"])
-def test_what_cannot_be_read_or_written_is_told(tmp_path: Path, runtime: Runtime, name: str) -> None:
+def test_what_cannot_be_read_or_written_is_reported(tmp_path: Path, runtime: Runtime, name: str) -> None:
     """A directory where a file belongs; the lock is given back."""
     (tmp_path / name).mkdir()
     with pytest.raises(DataDirectoryError, match="cannot be used as data directory: Is a directory"):
@@ -158,7 +158,7 @@ def opened(root: Path, runtime: Runtime) -> DataDirectory:
     return directory
 
 
-def test_nobody_claims_logs_of_a_directory_that_is_not_open(tmp_path: Path, runtime: Runtime) -> None:
+def test_no_log_of_a_closed_directory_is_claimed(tmp_path: Path, runtime: Runtime) -> None:
     directory = DataDirectory(str(tmp_path), runtime)
     with pytest.raises(DataDirectoryLostError, match="has not locked the directory"):
         directory.check_held()
@@ -193,7 +193,7 @@ def test_a_lock_whose_file_is_gone_is_taken_again(tmp_path: Path, runtime: Runti
     opened(tmp_path / "data", runtime).close()
 
 
-def test_a_directory_that_another_has_locked_since_is_lost_for_good(tmp_path: Path, runtime: Runtime) -> None:
+def test_a_directory_that_another_process_has_locked_is_lost_permanently(tmp_path: Path, runtime: Runtime) -> None:
     """Also when the other one closes it again; that one notices nothing."""
     earlier = opened(tmp_path, runtime)
     (tmp_path / "LOCK").unlink()

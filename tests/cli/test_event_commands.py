@@ -149,7 +149,7 @@ def test_formats(penstock: Run) -> None:
     assert penstock("read", stream, "--offsets", "--count", "1").ok.lines == ["0:0\té"]
 
 
-def test_read_ends_where_it_is_told_to(penstock: Run, penstock_client: Client) -> None:
+def test_read_ends_at_its_set_end(penstock: Run, penstock_client: Client) -> None:
     """At cuts, given as text or in a file, and after a count."""
     stream = created(penstock, "events/range")
     penstock("write", stream, stdin=b"a\nb\n").ok  # noqa: B018
@@ -216,7 +216,7 @@ def test_control_characters_of_events_do_not_reach_a_terminal() -> None:
     assert json.loads(as_json.splitlines()[1])["event"] == "\x9b31m\tx"
 
 
-def test_somebody_who_looks_sees_how_far_it_is(penstock: Run) -> None:
+def test_progress_is_shown_on_a_terminal(penstock: Run) -> None:
     """Long work draws on standard error, where it is a terminal; what is printed stays the same."""
     stream = created(penstock, "events/progress")
     written = penstock("write", stream, stdin=b"a\x1b[2J\n", is_screen=True)

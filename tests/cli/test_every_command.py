@@ -321,7 +321,7 @@ def test_defaults_are_in_the_help() -> None:
     assert "[default: earliest]" in " ".join(run_command("read", "--help").ok.stdout.split())
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_reported() -> None:
     """As an option, too, as everywhere."""
     versions = run_command("version", "--json").ok.json
     assert run_command("--version").ok.stdout == f"penstock {versions['penstock']}\n"
@@ -340,7 +340,7 @@ def hasty_clients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.usefixtures("hasty_clients")
-def test_a_server_that_is_away_is_told(name: str) -> None:
+def test_a_server_that_is_away_is_reported(name: str) -> None:
     """In a line or two that name its address, with exit code 1; the same as JSON; and nothing hangs."""
     if name == "ready":
         refused = run_command(name, "--timeout-s", "0.1", uri=AWAY)
@@ -403,7 +403,7 @@ def some_of_each(penstock_server: MemoryServer) -> MemoryServer:
 
 
 @pytest.mark.parametrize("name", BAD_INPUT)
-def test_bad_input_is_told(name: str, some_of_each: MemoryServer) -> None:
+def test_bad_input_is_reported(name: str, some_of_each: MemoryServer) -> None:
     """In words, with exit code 2 where the command line is wrong, and 1 where it names what does not exist."""
     for arguments in [*BAD_INPUT[name], ["--no-such-option"]]:
         refused = run_command(*name.split(), *arguments, uri=some_of_each.uri, stdin=b"line\n")
@@ -420,7 +420,9 @@ def test_bad_input_is_tried_with_every_command() -> None:
     assert set(BAD_INPUT) == set(ARGUMENTS) | LOCAL
 
 
-def test_a_defect_is_told_in_a_line_and_its_traceback_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_a_defect_is_reported_in_a_line_and_its_traceback_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
     """A traceback is of no use at a shell; it is needed to repair the defect."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("penstock.cli.version.penstock_version", lambda: 1 / 0)

@@ -78,7 +78,7 @@ def explanation(**changes: object) -> RetentionExplanation:
     return RetentionExplanation(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_text_says_what_goes_why_and_who_holds_the_head() -> None:
+def test_the_text_names_what_is_truncated_why_and_which_subscriber_holds_the_head() -> None:
     """Below it the stream from head to tail: cuts, limits and subscribers in their places."""
     assert explanation_lines(explanation()) == [
         "stream shop/orders: keeps 10.0 KiB, at most 40.0 KiB for subscribers that lag",

@@ -178,7 +178,7 @@ def test_lines_that_are_not_messages_are_refused() -> None:
         decode_from_child(encode_message(Question(1, (), ())))
 
 
-def test_failures_are_told_by_kind_and_message() -> None:
+def test_failures_are_reported_by_kind_and_message() -> None:
     assert failures_of({2: ValueError("two"), 1: OSError("one")}) == {
         1: Failure("OSError", "one"), 2: Failure("ValueError", "two"),
     }  # fmt: skip

@@ -128,7 +128,7 @@ def test_a_scaled_stream_is_described_with_its_map(penstock: Run, penstock_clien
     assert both["epochs"][1]["sealed"] == [0]
 
 
-def test_a_picture_that_cannot_be_written_is_told(penstock: Run, penstock_client: Client, tmp_path: Path) -> None:
+def test_a_picture_that_cannot_be_written_is_reported(penstock: Run, penstock_client: Client, tmp_path: Path) -> None:
     """With the file and the reason."""
     penstock_client.create_stream("mapped/nowhere")
     failed = penstock("stream", "describe", "mapped/nowhere", "--svg", str(tmp_path / "none" / "map.svg"))

@@ -134,7 +134,7 @@ def test_one_transaction_is_described_in_each_state(run: Run, client: Client, st
     assert (refused.code, refused.json["kind"]) == (1, "TransactionAbortedError")
 
 
-def test_lengths_are_asked_for_in_bounded_batches(client: Client, stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_are_requested_in_bounded_batches(client: Client, stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of so many segments at once; a transaction whose segments are on a store that is away has no length."""
     monkeypatch.setattr("penstock.client.transactions.open_transactions._SEGMENTS_AT_ONCE", 7)
     made = [client.begin_transaction(stream) for _ in range(5)]

@@ -28,7 +28,7 @@ def add(window, size, key="k"):
     return window.add(b"x" * (size - 8), key, size)
 
 
-def test_lone_event_is_sent_at_once_with_number_one():
+def test_single_event_is_sent_at_once_with_number_one():
     window = new_window()
     add(window, 20)
     block = window.next_to_send()
@@ -239,7 +239,7 @@ def test_ack_follows_its_parts():
     st.booleans(),
     st.booleans(),
 )
-def test_cutting_a_block_gives_its_events_and_keys_in_order_within_the_bounds(events, bounds, is_framed, is_added_to):
+def test_a_split_block_keeps_its_events_and_keys_in_order_within_the_bounds(events, bounds, is_framed, is_added_to):
     """Framed or not, and also when it is added to in between: at least one each time, and nothing twice."""
     window = AppendWindow(replace(LIMITS, block_bytes_max=100_000), AckState)
     for number, event in enumerate(events):

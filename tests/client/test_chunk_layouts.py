@@ -162,7 +162,7 @@ async def test_a_layout_says_where_the_flushed_bytes_of_a_range_are(bench: Bench
     assert layout.storage.identity == await bench.chunks.read_identity()
 
 
-async def test_of_a_long_chunk_only_the_checksums_of_what_was_asked_are_told(bench: Bench) -> None:
+async def test_of_a_long_chunk_only_the_checksums_of_what_was_asked_are_reported(bench: Bench) -> None:
     data = await bench.fill(1, length=5 * BLOCK_BYTES + 10)
     layout = await bench.layouts.ask(A, 2 * BLOCK_BYTES - 1, 3 * BLOCK_BYTES + 1)
     (chunk,) = layout.chunks
@@ -275,7 +275,7 @@ async def test_what_has_no_layout_is_refused(bench: Bench) -> None:
     assert bench.leases() == 0
 
 
-async def test_nothing_is_told_while_long_term_storage_is_not_there(bench: Bench) -> None:
+async def test_nothing_is_reported_while_long_term_storage_is_not_there(bench: Bench) -> None:
     await bench.fill(1)
     bench.store.storage._set_unavailable(chunk_layouts.StorageUnavailableError("not mounted"))  # type: ignore[attr-defined]
     wire = await RawWire.open(bench.port)
@@ -300,7 +300,7 @@ async def test_nothing_is_told_while_long_term_storage_is_not_there(bench: Bench
         b'{"start": 0, "end": 1, "more": "' + b"x" * 20_000 + b'"}',
     ],
 )
-async def test_a_question_that_is_none_is_refused_and_harms_nobody(bench: Bench, question: bytes) -> None:
+async def test_a_malformed_request_is_refused_and_disturbs_no_other(bench: Bench, question: bytes) -> None:
     await bench.fill(1)
     wire = await RawWire.open(bench.port)
     refused = await wire.ask(GetChunkLayout(7, A, "", question), ErrorMessage)

@@ -122,7 +122,7 @@ def test_what_cannot_be_flushed_when_a_program_ends_is_said_with_its_number():
     assert "Traceback" not in ended.stderr
 
 
-def test_a_forked_child_is_told_at_once_and_the_parent_goes_on(uri, stream):
+def test_a_forked_child_is_told_at_once_and_the_parent_continues(uri, stream):
     # It hung: the thread it waited for was not in its process.
     ended = run_program(
         """

@@ -266,7 +266,7 @@ def test_controller_addresses(uri, target, use_tls):
     assert parse_controller_uri(uri) == (target, use_tls)
 
 
-async def test_nothing_of_grpc_is_under_way_behind_a_close() -> None:
+async def test_nothing_of_grpc_is_under_way_after_a_close() -> None:
     """What a call waited for that gave up would end in a loop that is closed, and take another client's news along."""
     client = ControllerClient.connect("tcp://127.0.0.1:1", ClientSettings(request_timeout_s=0.1), Random(1))
     with pytest.raises(ControllerUnavailableError):

@@ -151,7 +151,7 @@ async def test_a_clipped_layout_has_the_blocks_of_its_range_and_no_others(bench:
         assert (nothing.chunks, nothing.start == nothing.end) == ((), True)
 
 
-async def test_what_lies_behind_the_end_of_a_chunk_is_not_read(bench: Bench) -> None:
+async def test_what_lies_after_the_end_of_a_chunk_is_not_read(bench: Bench) -> None:
     """SS-256: what an old owner writes late, or a write that failed has left."""
     for number in range(CHUNK_COUNT):
         with bench.chunk(number).open("ab") as file:
@@ -162,7 +162,7 @@ async def test_what_lies_behind_the_end_of_a_chunk_is_not_read(bench: Bench) -> 
     assert again.chunks == bench.layout.chunks
 
 
-async def test_a_chunk_with_more_behind_its_end_does_not_grow(bench: Bench) -> None:
+async def test_a_chunk_with_more_after_its_end_does_not_grow(bench: Bench) -> None:
     """SS-256: the store would have added to it, and begins another. Layouts of before and of behind are right."""
     await bench.store.containers[0].flush()
     before = await bench.client.parts.chunk_layouts.ask(A, 0, 1 << 40)

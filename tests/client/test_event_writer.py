@@ -100,7 +100,7 @@ async def test_idle_writer_reconnects_when_it_has_something_to_write(cluster):
     assert await stored(cluster) == {0: [b"one", b"two"]}
 
 
-async def test_wrong_host_is_asked_for_again(cluster):
+async def test_wrong_host_is_requested_again(cluster):
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
         cluster.store.wrong_hosts.add("retail/orders/0.#epoch.0")

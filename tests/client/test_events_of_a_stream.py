@@ -151,7 +151,7 @@ async def test_an_end_of_an_older_epoch_is_refused(cluster):
             await events_of(StreamEvents(client, tails[2], tails[0], on_truncated=no_truncation))
 
 
-async def test_an_end_inside_an_event_is_told(cluster):
+async def test_an_end_inside_an_event_is_reported(cluster):
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         head = await client.head(STREAM)
@@ -162,7 +162,7 @@ async def test_an_end_inside_an_event_is_told(cluster):
             await events_of(StreamEvents(client, head, inside, on_truncated=no_truncation))
 
 
-async def test_truncated_events_are_told_and_reading_goes_on_after_them(cluster):
+async def test_truncated_events_are_reported_and_reading_continues_after_them(cluster):
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         head = await client.head(STREAM)

@@ -63,7 +63,7 @@ def test_a_missing_server_is_a_connection_error_that_names_the_command_that_star
         assert part in str(error)
 
 
-def test_the_address_of_a_segment_store_is_told_from_that_of_a_controller(uri):
+def test_the_address_of_a_segment_store_is_distinguished_from_that_of_a_controller(uri):
     with penstock.connect(uri) as client:
         client.create_stream("contact/one", exist_ok=True)
         _, port = client._portal.call(client._client._controller_client.endpoint_of("contact/one/0.#epoch.0"))
@@ -99,7 +99,7 @@ def port_of_another_protocol():
         connection.close()
 
 
-def test_what_speaks_another_protocol_is_told_in_the_error_alone(port_of_another_protocol, caplog):
+def test_what_speaks_another_protocol_is_reported_in_the_error_alone(port_of_another_protocol, caplog):
     """A controller that is too busy to answer in time does, too; nothing is logged beside the error."""
     refused = pytest.raises(ConnectionError, match="the server there does not answer as a controller")
     with penstock.connect(f"tcp://127.0.0.1:{port_of_another_protocol}", SETTINGS) as client, refused:

@@ -63,7 +63,7 @@ def test_a_blocking_class_has_what_the_async_one_has(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(sync.__all__)))
-def test_docstrings_speak_to_someone_who_blocks(name):
+def test_docstrings_of_blocking_classes_do_not_mention_await(name):
     """Every public member has one, and none of them says `await`."""
     kind = getattr(sync, name)
     own = {member for base in kind.__mro__ if base.__module__.startswith("penstock") for member in vars(base)}

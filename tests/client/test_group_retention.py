@@ -217,7 +217,7 @@ async def test_retention_of_a_group_changes_with_its_subscription(server, stream
         assert answer is Publication.NO_SUBSCRIBER
 
 
-async def test_all_groups_are_told_with_what_each_holds_whoever_made_them(server, stream):
+async def test_all_groups_are_reported_with_what_each_holds_whoever_made_them(server, stream):
     """One that waits for its first stream reads none. What is only registered, as Java's are, is one of them."""
     scope, _, _ = stream.partition("/")
     async with Client(server.uri, SELDOM) as client:
@@ -260,7 +260,7 @@ async def test_all_groups_are_told_with_what_each_holds_whoever_made_them(server
             await client._controller_client.group_overview(scope, "missing")
 
 
-async def test_groups_of_rust_are_told_too_and_tables_are_none(server, stream):
+async def test_groups_of_rust_are_reported_too_and_tables_are_none(server, stream):
     """What such clients make is a table segment, without a word to the controller; tables have the same names."""
     scope, _, _ = stream.partition("/")
     async with Client(server.uri, FAST) as client:

@@ -382,7 +382,7 @@ async def test_pattern_is_added_and_removed_with_what_it_has_found(cluster):
 
 
 @pytest.mark.parametrize("segments", [1, 3])
-async def test_group_ends_where_it_is_told_however_much_comes_behind(cluster, segments):
+async def test_group_ends_at_its_set_end_whatever_follows(cluster, segments):
     async with cluster.client(**FAST) as client:
         await fill(client, A, 10, segments)
         async with client.reader_group("audit", [A], until="latest") as group, group.reader("r") as reader:
@@ -402,7 +402,7 @@ async def test_group_ends_where_it_is_told_however_much_comes_behind(cluster, se
             assert await drain(reader) == events(A, *range(10, 20))
 
 
-async def test_group_ends_behind_a_split_and_does_not_read_what_follows(cluster):
+async def test_group_ends_after_a_split_and_does_not_read_what_follows(cluster):
     async with cluster.client(**FAST) as client:
         await fill(client, A, 10)
         await cluster.controller.scale(A, [0], [(0.0, 0.5), (0.5, 1.0)])

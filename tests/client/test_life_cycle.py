@@ -255,7 +255,7 @@ async def test_what_is_open_when_the_program_ends_is_said_with_its_counts(caplog
     assert not caplog.text
 
 
-async def test_a_forked_child_is_refused_and_the_parent_goes_on():
+async def test_a_forked_child_is_refused_and_the_parent_continues():
     owner = Part("client").open()
     part = Part("writer").open(owner)
     child = os.fork()

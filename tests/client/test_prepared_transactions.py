@@ -130,7 +130,7 @@ async def test_prepared_transaction_is_aborted_by_its_id(server, stream):
 
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-async def test_prepared_transaction_is_decided_by_who_has_prepared_it(is_commit, server, stream):
+async def test_a_prepared_transaction_is_decided_by_its_preparer(is_commit, server, stream):
     """Also behind its close; prepared again it is prepared, and once it is decided it is not prepared any more."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)

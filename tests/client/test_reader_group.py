@@ -74,7 +74,7 @@ async def test_reader_waits_for_new_events(cluster):
             assert (await asyncio.wait_for(task, 60)).data == b"k0 0"
 
 
-async def test_clean_close_goes_on_exactly_after_the_last_event(cluster):
+async def test_clean_close_continues_exactly_after_the_last_event(cluster):
     async with cluster.client() as client:
         await fill(client, 100)
         group = await client.reader_group("audit", ["retail/orders"])
@@ -86,7 +86,7 @@ async def test_clean_close_goes_on_exactly_after_the_last_event(cluster):
     assert numbers(first) + numbers(second) == list(range(100))
 
 
-async def test_crashed_reader_goes_on_from_its_stored_positions(cluster):
+async def test_crashed_reader_continues_from_its_stored_positions(cluster):
     # Positions were stored with 10 events handed out, the last of them unfinished: that one comes again.
     async with cluster.client(position_interval_s=1000) as client:
         await fill(client, 100)
@@ -370,7 +370,7 @@ async def test_segment_reader_returns_exactly_the_range(cluster):
             client.segment_reader(name, 10, 9)
 
 
-async def test_reader_goes_on_after_the_store_was_away_for_too_long(cluster):
+async def test_reader_continues_after_the_store_was_away_for_too_long(cluster):
     # Reading is given up after retry_time_max_s with an error; the next calls continue where the events ended.
     async with cluster.client(retry_time_max_s=0.05, position_interval_s=1000, reader_group_refresh_s=1000) as client:
         await fill(client, 20)

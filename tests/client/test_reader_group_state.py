@@ -107,7 +107,7 @@ def test_group_is_finished_after_the_last_segment_of_a_sealed_stream():
     assert finish(state, "a", name(0), 10, {}).is_finished
 
 
-def test_new_incarnation_goes_on_where_the_last_one_stored():
+def test_new_incarnation_continues_where_the_last_one_stored():
     state = rgs.acquire(group(2, ["a"]), "a", 100)
     state = rgs.beat(state, "a", {**at(state, "a", {name(0): 50}), name(9): held(1)})
     state = rgs.join(state, "a", "a-2")

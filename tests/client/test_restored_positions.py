@@ -53,7 +53,7 @@ async def test_a_read_beyond_the_end_is_refused_at_once(cluster):
             await segments.read(SEGMENT, 7 * EVENT_LENGTH, 100, wait=True)
 
 
-async def test_who_reads_on_asks_for_no_end(cluster):
+async def test_who_reads_on_requests_no_end(cluster):
     """Only once, at the first position that is not the beginning; and once more on each new connection."""
     async with cluster.client(read_bytes=EVENT_LENGTH, read_ahead_block_count=1) as client:
         await write(client, *range(50))
@@ -68,7 +68,7 @@ async def test_who_reads_on_asks_for_no_end(cluster):
         assert cluster.store.received.count("GetStreamSegmentInfo") == 1
 
 
-async def test_ends_that_were_forgotten_are_asked_for_again(cluster, monkeypatch):
+async def test_ends_that_were_forgotten_are_requested_again(cluster, monkeypatch):
     monkeypatch.setattr(known_ends, "SEGMENTS_MAX", 1)
     async with cluster.client() as client:
         segments = client._segment_client

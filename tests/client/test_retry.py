@@ -57,7 +57,7 @@ async def test_the_last_answer_is_raised_and_no_attempt_made_that_has_no_time():
     assert "timeout_s" in caught.value.__notes__[0]
 
 
-async def test_task_that_ends_by_a_bug_is_told():
+async def test_task_that_ends_by_a_bug_is_reported():
     crashes = []
 
     async def fail():

@@ -119,7 +119,7 @@ async def test_an_append_is_stored_once_though_its_reply_is_lost(cluster, fault,
         assert await values_after(stream, latest) == ["same"]
 
 
-async def test_a_refusal_behind_a_lost_reply_is_a_refusal_if_another_was_first(cluster):
+async def test_a_refusal_after_a_lost_reply_is_a_refusal_if_another_was_first(cluster):
     """The reply is lost before anything is stored; then another client stores the same bytes on the same condition."""
     async with cluster.client() as client, cluster.client() as other:
         mine, theirs = await revisioned(client), await revisioned(other)
@@ -135,7 +135,7 @@ async def test_a_refusal_behind_a_lost_reply_is_a_refusal_if_another_was_first(c
         assert await values_after(mine, latest) == ["same"]
 
 
-async def test_a_cancelled_write_is_never_stored_behind_the_next(cluster):
+async def test_a_cancelled_write_is_never_stored_after_the_next(cluster):
     async with cluster.client() as client, await revisioned(client) as stream:
         latest = await stream.latest()
         await stream.write("zero")
@@ -400,7 +400,7 @@ async def test_a_watch_from_now_on_begins_with_the_first_state_that_comes(cluste
         assert (await coming).value == {"a": 2}
 
 
-async def test_a_slow_watch_is_told_the_newest_state_and_keeps_none_of_the_others(cluster):
+async def test_a_slow_watch_gets_only_the_newest_state(cluster):
     async with cluster.client() as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         changes = state.watch()
@@ -448,7 +448,7 @@ async def test_a_cancelled_watch_loses_nothing_and_leaves_one_request_behind(clu
         assert (await anext(changes)).value == {"a": 1}
 
 
-async def test_a_watch_goes_on_after_an_outage(cluster):
+async def test_a_watch_continues_after_an_outage(cluster):
     async with cluster.client(retry_time_max_s=0.1) as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         changes = state.watch()
@@ -483,7 +483,7 @@ async def test_a_watch_ends_with_its_stream_and_is_told_when_its_state_is_closed
         assert [change.value async for change in changes] == [{"a": 1}]
 
 
-async def test_a_watch_that_was_behind_a_compaction_is_told_the_whole_state(cluster):
+async def test_a_watch_that_was_after_a_compaction_is_told_the_whole_state(cluster):
     async with cluster.client() as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         changes = state.watch()

@@ -32,7 +32,7 @@ def test_programs_that_are_started_beside_a_client_begin() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "false"), ("true", "true")])
-def test_whoever_wants_grpc_to_mind_forks_may_say_so(before: str | None, after: str) -> None:
+def test_support_of_forks_by_grpc_can_be_enabled(before: str | None, after: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
     if before is not None:
         environment["GRPC_ENABLE_FORK_SUPPORT"] = before

@@ -164,7 +164,7 @@ async def test_one_call_asks_every_store_for_everything(stores: Stores) -> None:
     assert 0 < store.cache_lacking_bytes <= store.cache_bytes < store.cache_bytes_max
 
 
-async def test_who_asks_again_is_told_of_news_and_knows_the_rest(stores: Stores) -> None:
+async def test_a_repeated_request_returns_only_what_is_new(stores: Stores) -> None:
     store = await stores.add(0, 1, 2, 3)
     busy, idle, doomed = segments_in(1, 3)
     await fill(store, busy, idle, doomed)
@@ -314,7 +314,7 @@ async def test_a_store_that_cannot_be_reached_is_named(stores: Stores) -> None:
         b'{"containers": [' + b"1," * 40_000 + b"1]}",
     ],
 )
-async def test_a_question_that_is_none_is_refused_and_harms_nobody(stores: Stores, question: bytes) -> None:
+async def test_a_malformed_request_is_refused_and_disturbs_no_other(stores: Stores, question: bytes) -> None:
     await stores.add(0, 1, 2, 3)
     wire = await RawWire.open(stores.servers[0].port)
     refused = await wire.ask(GetStatistics(7, "", question), ErrorMessage)

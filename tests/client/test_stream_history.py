@@ -105,7 +105,7 @@ def test_all_epochs_of_a_sealed_stream_are_found(penstock_client: Client, scale_
     assert [epoch.number for epoch in history.epochs] == list(range(scale_count + 1))
 
 
-def test_history_is_asked_for_in_parts_from_the_latest_back(penstock_client: Client, stream: str) -> None:
+def test_history_is_requested_in_parts_from_the_latest_back(penstock_client: Client, stream: str) -> None:
     """Each answer has as many epochs as were asked for, and says how many there are."""
     latest = penstock_client.history(stream, epoch_count_max=2)
     assert (ids(latest), latest.epoch_count) == ([[LEFT, RIGHT], [WHOLE]], 3)

@@ -324,7 +324,7 @@ def test_call_from_the_clients_own_loop_is_refused(client):
         client._portal.call(inner())
 
 
-def test_lone_write_is_quick(client, stream):
+def test_single_write_is_quick(client, stream):
     # No timer holds a lone event back: then no round trip at all would take less than the timer's 20 ms.
     client.create_stream(stream)
     with client.event_writer(stream) as writer:

@@ -71,7 +71,7 @@ async def _one(pages):
     yield await anext(pages)
 
 
-async def test_the_next_page_is_asked_for_before_this_one_is_handed_out():
+async def test_the_next_page_is_requested_before_this_one_is_handed_out():
     """The application does not let the loop run while it works on a page, as in a plain loop over pages."""
     segments = SlowSegments(["only"], 45)
     asked = [len(segments.asked) async for _ in scan(segments)]
@@ -137,7 +137,7 @@ async def test_an_outage_between_two_pages_does_not_end_a_scan():
     assert [entry.key for entry in found] == list(map(key_of, range(60)))
 
 
-async def test_an_error_that_was_waited_for_is_told_at_once():
+async def test_an_error_that_was_waited_for_is_reported_at_once():
     segments = SlowSegments(["only"], 60)
     segments.errors["only", key_of(20)] = [ConnectionLostError("the server was away for too long")]
     segments.held_from = key_of(20)

@@ -412,7 +412,7 @@ async def test_a_watch_tells_what_is_there_and_then_what_changes(cluster):
         assert (await coming).key == "plum"
 
 
-async def test_a_watch_goes_on_after_an_outage(cluster):
+async def test_a_watch_continues_after_an_outage(cluster):
     async with cluster.client(table_watch_interval_s=0.01, retry_time_max_s=0.1) as client:
         table = await opened(client, 1)
         await table.put("apple", b"1")
@@ -474,7 +474,7 @@ async def test_a_closed_table_refuses(cluster):
     assert other.is_closed
 
 
-async def test_nothing_is_asked_for_no_keys(cluster):
+async def test_a_call_without_keys_makes_no_request(cluster):
     async with cluster.client() as client, await opened(client) as table:
         cluster.store.received.clear()
         assert await table.get_many([]) == []

@@ -189,7 +189,7 @@ async def test_a_stream_without_watermarks_has_no_window(stored):
     assert await stored.window(5, 6) == (3, None)
 
 
-async def test_damaged_watermarks_are_told(stored):
+async def test_damaged_watermarks_are_reported(stored):
     """Not passed over."""
     await stored.segments.append(stored.name, frame_event(b"nonsense"))
     with pytest.raises(CorruptionError):

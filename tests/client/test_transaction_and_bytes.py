@@ -35,7 +35,7 @@ async def test_lease_is_renewed_while_the_transaction_is_open(cluster):
         assert len(transaction.id) == 32
 
 
-async def test_lease_is_renewed_by_who_goes_on_with_the_transaction(cluster):
+async def test_the_lease_is_renewed_by_the_process_that_resumes_the_transaction(cluster):
     """After a detach, by no client until it is resumed: its first client keeps nothing open."""
     async with cluster.client() as first, cluster.client() as second:
         await first.create_stream("retail/orders")
@@ -169,7 +169,7 @@ async def test_byte_writer_settles_an_unknown_outcome_by_looking(cluster, fault)
 
 
 @pytest.mark.parametrize("found", [b"other", b"mine!"])
-async def test_byte_writer_finds_another_one_behind_a_lost_reply(cluster, found):
+async def test_byte_writer_finds_another_one_after_a_lost_reply(cluster, found):
     # Also one that wrote the very same bytes: they are its own, not this writer's.
     async with cluster.client() as client:
         await client.create_stream("retail/bytes")

@@ -183,7 +183,7 @@ async def test_kinds_of_endings_are_kinds_of_what_callers_know():
     assert issubclass(TransactionStreamDeletedError, NoSuchStreamError)
 
 
-async def test_a_prepared_transaction_says_so_to_who_writes_into_it(uri):
+async def test_a_write_into_a_prepared_transaction_is_refused_with_the_reason(uri):
     """It waits for its decision, which can be made by its id; what was written too late is not in it."""
     async with Client(uri, FAST) as client:
         stream = f"endings/s{next(_names)}"

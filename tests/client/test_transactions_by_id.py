@@ -171,7 +171,7 @@ async def test_transaction_takes_values(server, stream):
         assert await contents(client, stream) == [b'{"order":%d}' % number for number in range(1, 5)]
 
 
-def test_blocking_client_goes_on_with_transactions_and_values(server, stream):
+def test_blocking_client_continues_with_transactions_and_values(server, stream):
     with penstock.connect(server.uri, settings=FAST) as client:
         client.create_stream(stream)
         transaction = client.begin_transaction(stream, serializer=JsonSerializer())

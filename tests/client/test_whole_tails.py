@@ -55,7 +55,7 @@ async def committer(client, stream, keys, is_over):
     return count
 
 
-async def test_a_whole_tail_has_as_much_of_each_segment_as_commits_go_on(server, stream):
+async def test_a_whole_tail_has_as_much_of_each_segment_as_commits_continue(server, stream):
     """Each transaction has one event in each of two segments; what begins or ends at `latest` has both or none."""
     async with Client(server.uri) as client:
         await client.create_stream(stream, scaling=penstock.Scaling.fixed(2))

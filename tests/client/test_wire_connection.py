@@ -90,7 +90,7 @@ async def test_server_that_says_nothing_is_given_up():
             pass
 
 
-async def test_nobody_listening_is_reported():
+async def test_a_port_without_a_listener_is_reported():
     with pytest.raises(ConnectionLostError, match="could not connect"):
         await open_connection("127.0.0.1", 1, settings=ConnectionSettings())
 
@@ -238,7 +238,7 @@ async def test_read_data_survive_the_receive_buffer():
         assert [bytes(first.data), bytes(second.data)] == [b"a" * 100, b"b" * 100]
 
 
-async def test_full_socket_is_told_and_so_is_its_end():
+async def test_full_socket_is_reported_and_so_is_its_end():
     # The server does not read: the connection stops being writable; the handler is called once the server reads.
     gate = asyncio.Event()
     told = asyncio.Event()

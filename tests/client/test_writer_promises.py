@@ -356,7 +356,7 @@ async def test_an_event_above_the_limit_is_refused_however_it_is_written(cluster
             await writer.write_many([small, small])
 
 
-async def test_a_write_waits_for_room_no_longer_than_it_is_told(cluster):
+async def test_a_write_waits_for_room_within_its_time_limit(cluster):
     async with cluster.client(max_unacknowledged_bytes=10_000, block_bytes_max=2000) as client:
         await client.create_stream(STREAM)
         async with client.event_writer(STREAM) as writer:
@@ -375,7 +375,7 @@ async def test_a_write_waits_for_room_no_longer_than_it_is_told(cluster):
             await writer.flush(5)
 
 
-async def test_delivery_is_told_once_for_each_event(cluster, caplog):
+async def test_delivery_is_reported_once_for_each_event(cluster, caplog):
     told: list[tuple[int, BaseException | None]] = []
     async with cluster.client() as client:
         await client.create_stream(STREAM)

@@ -91,7 +91,7 @@ async def test_a_sealed_segments_events_move_to_its_successors_some_in_each_turn
     assert sorted(by_key["-"]) == list(range(500))
 
 
-async def test_what_is_written_meanwhile_is_stored_behind_what_moves(cluster, moved):
+async def test_what_is_written_meanwhile_is_stored_after_what_moves(cluster, moved):
     """A write waits until all has moved; one that does not wait, as of other threads, goes behind what is there."""
     async with cluster.client(spread_turn_event_count_max=10) as client:
         await client.create_stream(STREAM)

@@ -134,7 +134,7 @@ async def test_identity_is_written_once_and_read_back(storage: ChunkStorage) -> 
     assert await storage.list() == [ChunkInfo(NAME, 3)]
 
 
-async def test_of_two_who_create_the_identity_at_once_one_succeeds(storage: ChunkStorage) -> None:
+async def test_one_of_two_concurrent_creations_of_the_identity_succeeds(storage: ChunkStorage) -> None:
     ends = await asyncio.gather(
         *(storage.create_identity(b"of cluster %d" % number) for number in range(8)), return_exceptions=True
     )
@@ -167,7 +167,7 @@ async def test_nothing_is_created_where_the_identity_is_gone_or_another_one(
     await storage.create_with_content("other/place/chunk", [b"def"])
 
 
-async def test_its_place_and_its_longest_name_are_told(storage: ChunkStorage) -> None:
+async def test_its_place_and_its_longest_name_are_reported(storage: ChunkStorage) -> None:
     assert storage.place
     longest = "x" * storage.name_part_bytes_max
     await storage.create_with_content(f"scope/{longest}", [b"abc"])

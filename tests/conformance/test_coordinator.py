@@ -155,7 +155,7 @@ async def test_a_name_is_not_given_twice(backend: Backend) -> None:
     assert (await first.members()).names == {"a"}
 
 
-async def test_a_change_wakes_who_waits_for_it(backend: Backend) -> None:
+async def test_a_change_wakes_its_waiters(backend: Backend) -> None:
     """A join and a leave, each seen by a waiter; versions ascend, and are the same for all callers."""
     first = await backend.coordinator.join("a")
     before = await first.members()
@@ -185,7 +185,7 @@ async def test_who_missed_changes_hears_at_once(backend: Backend) -> None:
     assert (await asyncio.wait_for(first.changed(-1), TOLD_S)).names == {"a", "c"}
 
 
-async def test_who_waits_hears_of_its_own_end(backend: Backend) -> None:
+async def test_who_waits_is_notified_of_its_own_end(backend: Backend) -> None:
     """Otherwise a controller whose session ended would wait without end."""
     membership = await backend.coordinator.join("a")
     version = (await membership.members()).version

@@ -230,7 +230,7 @@ def test_directories_move_with_what_is_in_them(place: Place) -> None:
         disk.rename(f"{root}/c", f"{root}/file")
 
 
-def test_removed_file_lives_on_for_those_who_have_it_open(place: Place) -> None:
+def test_a_removed_file_exists_until_its_last_handle_is_closed(place: Place) -> None:
     disk, root = place
     create(disk, f"{root}/a", b"x")
     file = disk.open(f"{root}/a")

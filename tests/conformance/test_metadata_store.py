@@ -220,7 +220,7 @@ async def test_retries_are_bounded() -> None:
          "list"],
 )  # fmt: skip
 @pytest.mark.parametrize("is_there", [False, True])
-async def test_a_lost_connection_is_told_as_such_by_every_call(
+async def test_a_lost_connection_is_reported_as_such_by_every_call(
     call: Callable[[MetadataStore], Awaitable[object]], is_there: bool
 ) -> None:
     """S-014: neither as a missing table nor as a missing row or a conflict, whether they are there or not."""

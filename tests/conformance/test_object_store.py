@@ -151,13 +151,13 @@ async def test_a_store_without_conditional_replacement_says_so_and_changes_nothi
     assert await objects.get(KEY) == b"first"
 
 
-async def test_of_twenty_who_create_an_object_at_once_one_succeeds(bucket: Bucket) -> None:
+async def test_one_of_twenty_concurrent_creations_of_an_object_succeeds(bucket: Bucket) -> None:
     if not bucket.keeps_tags:
         pytest.skip("this store keeps no tags, which is legal")
     assert await lost_races(bucket.clients, round_count=5, writer_count=20) == []
 
 
-async def test_of_twenty_who_replace_an_object_at_once_one_succeeds(replaceable: Bucket) -> None:
+async def test_one_of_twenty_concurrent_replacements_of_an_object_succeeds(replaceable: Bucket) -> None:
     assert await lost_replacements(replaceable.clients, round_count=5, writer_count=20) == []
 
 

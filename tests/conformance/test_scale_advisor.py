@@ -95,7 +95,7 @@ async def stack(request: pytest.FixtureRequest) -> AsyncIterator[Stack]:
     await runtime.work.close()
 
 
-async def test_hot_and_cold_segments_are_told_and_others_are_not(stack: Stack) -> None:
+async def test_hot_and_cold_segments_are_reported_and_others_are_not(stack: Stack) -> None:
     """The hottest first; what is as it should be, or has a fixed policy, is left out."""
     cold, hot, hotter = await stack.segment(1), await stack.segment(200), await stack.segment(700)
     await stack.segment(100)
@@ -150,7 +150,7 @@ async def test_a_segment_that_is_young_is_not_silent(stack: Stack) -> None:
     assert await stack.advice([young]) == []
 
 
-async def test_a_created_segment_that_never_gets_anything_is_told(stack: Stack) -> None:
+async def test_a_created_segment_that_never_gets_anything_is_reported(stack: Stack) -> None:
     """S-253: as soon as it has been silent for as long as loads are remembered, and not only when asked about."""
     name = await stack.segment()
     fixed = await stack.segment(scale_type=0)
@@ -183,7 +183,7 @@ async def test_a_container_that_is_elsewhere_is_no_cold_one(stack: Stack) -> Non
         await stack.advisor.scale_advice(1)
 
 
-async def test_a_store_of_an_earlier_release_is_told_from_one_without_advice() -> None:
+async def test_a_store_of_an_earlier_release_is_distinguished_from_one_without_advice() -> None:
     """It skips what it does not know in the question, and its answer has no advice at all."""
     runtime = memory_runtime()
     settings = SegmentStoreSettings(container_count=1, container=QUIET)

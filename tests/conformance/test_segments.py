@@ -406,7 +406,7 @@ async def test_more_is_got_at_once_than_one_reply_can_have(segments: Segments) -
     assert found[-1].key == keys[0]
 
 
-async def test_more_bytes_of_keys_are_asked_for_than_one_request_can_have(segments: Segments) -> None:
+async def test_more_bytes_of_keys_are_requested_than_one_request_can_have(segments: Segments) -> None:
     """Two thousand keys of the greatest length are 16 MiB."""
     await segments.create_table(TABLE)
     keys = [b"%04d" % number * (TABLE_KEY_LENGTH_MAX // 4) for number in range(2100)]

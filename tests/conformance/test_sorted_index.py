@@ -62,7 +62,7 @@ async def test_cached_lookup_says_the_same_or_that_it_does_not_know(index: Sorte
         assert (is_known, found) in ((True, entries.get(key)), (False, None))
 
 
-async def test_pages_go_on_where_the_last_one_ended(index: SortedIndex) -> None:
+async def test_pages_continue_where_the_last_one_ended(index: SortedIndex) -> None:
     entries = [(b"%05d" % number, value(number)) for number in range(500)]
     await index.update(dict(entries), b"")
     found: list[tuple[bytes, bytes]] = []

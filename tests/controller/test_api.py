@@ -227,7 +227,7 @@ async def test_policies_as_other_clients_write_them_are_taken(stub):
         assert (await stub.createStream(good)).status == pb.CreateStreamStatus.SUCCESS
 
 
-async def test_creation_that_outlasts_its_retries_is_to_be_asked_for_again(connect, cluster):
+async def test_creation_that_outlasts_its_retries_is_to_be_requested_again(connect, cluster):
     """Stores are out: not FAILURE, which says that nothing was done. Clients ask again, and find it when it is made."""
     wire = await connect(ControllerSettings(attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2))
     await wire.stub.createScope(pb.ScopeInfo(scope="scope"))
@@ -256,7 +256,7 @@ async def test_creation_that_outlasts_its_retries_is_to_be_asked_for_again(conne
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, PenstockError) else "",
 )
-async def test_what_a_store_cannot_do_now_is_to_be_asked_for_again(connect, cluster, trouble, code):
+async def test_what_a_store_cannot_do_now_is_to_be_requested_again(connect, cluster, trouble, code):
     """Creation, seal and deletion: to Java's client FAILURE is the end, and the work continues when the store can."""
     wire = await connect(ControllerSettings(attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2))
     await wire.stub.createScope(pb.ScopeInfo(scope="scope"))
@@ -557,7 +557,7 @@ async def test_head_of_a_stream_that_is_being_made_is_not_told(wire):
     assert len((await wire.stub.getSegments(request)).segments) == 1
 
 
-async def test_address_is_told_for_anything(stub):
+async def test_address_is_reported_for_anything(stub):
     """API-23, K-5, H5: for a segment of a stream, and for tables of groups that no controller has heard of."""
     await stub.createStream(config())
     for name in (segment(0), segment(0, "group_kvtable"), segment(5 << 32, "none", "none"), pb.SegmentId()):
@@ -661,7 +661,7 @@ async def test_concurrent_creators_get_one_stream(stub, wire):
     assert len(without_marks(wire.cluster.store)) == winner
 
 
-async def test_stuck_workflow_is_reported_and_goes_on(connect):
+async def test_stuck_workflow_is_reported_and_continues(connect):
     """API-36, S-093: the caller gets DEADLINE_EXCEEDED, the work ends later all the same."""
     wire = await connect(ControllerSettings(workflow_timeout_s=0.05))
     await wire.stub.createScope(pb.ScopeInfo(scope="scope"))

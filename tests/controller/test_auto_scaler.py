@@ -250,7 +250,7 @@ async def test_advice_that_races_a_manual_scale_is_decided_anew(cluster, advisor
     assert [segment.key_end for segment in await service.current_segments("scope", "stream")] == [0.3, 1.0]
 
 
-async def test_advice_that_a_roll_of_transactions_overtakes_is_dropped(cluster, advisor):
+async def test_scale_advice_is_dropped_when_transactions_were_rolled_meanwhile(cluster, advisor):
     """S-049, S-058: the roll comes between the look and the stream's lock; the segments that were hot are sealed then.
 
     Nothing of it stays on record, and the stream is free. What followed them is split when it is hot itself.

@@ -137,7 +137,7 @@ async def test_waiting_for_the_next_attempt_holds_no_slot(house: House) -> None:
             await house.work.until_done("good", lambda: asyncio.sleep(0))
 
 
-async def test_what_is_given_up_is_told_in_log_record_and_statistic(house: House, caplog) -> None:
+async def test_what_is_given_up_is_reported_in_log_record_and_statistic(house: House, caplog) -> None:
     """An error that stays ends the work; the newest of all records are kept, in their order."""
     for number in range(5):
         error = InvalidArgumentError(f"never, {number}")

@@ -79,7 +79,7 @@ def test_shares_differ_by_one_at_most_and_few_buckets_move(bucket_count, seed):
         assert shared_out("kind", bucket_count, frozenset(members[:count])) == before
 
 
-def test_nobody_has_buckets_where_nobody_is():
+def test_without_members_no_bucket_has_an_owner():
     """S-229: without members there are no owners; a controller that knows no members owns nothing."""
     assert shared_out("kind", 100, frozenset()) == {}
     buckets = Buckets("kind", 100, Peers())

@@ -103,7 +103,7 @@ async def test_a_lost_connection_is_not_taken_for_a_missing_scope_or_stream(clus
 
 
 @pytest.mark.parametrize("depth", [3, 4])
-async def test_who_creates_a_stream_again_is_told_whether_it_was_there_or_was_being_made(service, cluster, depth):
+async def test_a_repeated_creation_reports_whether_the_stream_existed_or_was_being_created(service, cluster, depth):
     """S-009: the same request for a stream that another one has left half created completes it, and says so.
 
     The next one gets that it exists. The configuration is that of the first one all the time.
@@ -166,7 +166,7 @@ async def test_a_stream_that_was_made_by_half_can_be_deleted_and_its_name_given_
     assert (await service.list_streams_by_tag("scope", "red", "")).names == ("stream",)
 
 
-async def test_numbers_of_segments_go_on_where_the_last_life_of_a_name_has_ended(service, cluster):
+async def test_numbers_of_segments_continue_where_the_last_life_of_a_name_has_ended(service, cluster):
     """S-013: from 0 for a new name, behind the highest for one that was deleted, also when its scope is gone by now."""
 
     async def first_number(of=service, stream="stream"):

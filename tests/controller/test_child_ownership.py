@@ -292,7 +292,7 @@ async def test_work_on_children_of_who_is_gone_is_finished_by_who_is_there(pair,
             await (second.reader_groups.get("s", "g") if "group" in key else second.key_value_tables.segments("s", "t"))
 
 
-async def test_work_of_which_a_peer_has_a_part_goes_on_when_that_is_done(pair, cluster):
+async def test_work_of_which_a_peer_has_a_part_continues_when_that_is_done(pair, cluster):
     """A group is deleted while another controller is stalled in a change of its stream: the rest is done afterwards.
 
     Before, the rest was left to the other controller: it was done only at the next call, or when this one ended.

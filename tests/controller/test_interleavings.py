@@ -183,7 +183,7 @@ async def scale_once(service, rng):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_what_follows_a_segment_is_the_same_whenever_it_is_asked_for(cluster, seed):
+async def test_what_follows_a_segment_is_the_same_whenever_it_is_requested(cluster, seed):
     """S-020: one controller scales repeatedly; another one is asked for the successors of each segment it knows.
 
     The answer is empty or the same as later ones, and not empty once the segment is no longer current.

@@ -104,7 +104,7 @@ async def test_tables_streams_and_groups_do_not_share_names(service, tables):
     assert await service.reader_groups.get("scope", "same")
 
 
-async def test_segment_of_somebody_else_is_not_taken_over(tables, cluster):
+async def test_a_segment_of_another_owner_is_not_taken_over(tables, cluster):
     """H5: Rust's reader groups make tables of such names themselves: the name is taken, and they stay as they are."""
     await cluster.store.create_table("scope/t_kvtable/0.#epoch.0")
     with pytest.raises(TableExistsError):
@@ -264,7 +264,7 @@ async def test_scope_that_is_being_deleted_takes_nothing_new(service, tables, cl
         await other.current_segments("scope", "_MARKa")
 
 
-async def test_stream_that_comes_in_behind_the_last_look_goes_with_its_scope(service, cluster):
+async def test_stream_that_comes_in_after_the_last_look_goes_with_its_scope(service, cluster):
     """A creation that had begun before the scope was closed adds its stream while the scope's tables are dropped."""
     drop = cluster.store.delete_table
     late = ["late"]
@@ -281,7 +281,7 @@ async def test_stream_that_comes_in_behind_the_last_look_goes_with_its_scope(ser
     assert not [key for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
 
 
-async def test_scope_made_anew_behind_its_deletion_can_be_deleted_itself(service, cluster):
+async def test_scope_made_anew_after_its_deletion_can_be_deleted_itself(service, cluster):
     """A deletion is still withdrawing its announcement when the scope is there again, and is to go again.
 
     The second deletion must not take the first one's announcement for its own.

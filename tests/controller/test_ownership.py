@@ -410,9 +410,7 @@ async def test_who_is_overtaken_calls_no_segment_lost_that_was_deleted_since(pai
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_a_stream_that_was_deleted_is_not_made_again_by_who_was_overtaken_while_it_made_it(
-    pair, cluster, monkeypatch
-):
+async def test_an_overtaken_creation_does_not_create_a_deleted_stream_again(pair, cluster, monkeypatch):
     """Found by a seed: it made the tables of a life that was over, and took that one for the stream of this name.
 
     It is paused behind the listing of the stream. The survivor makes it, and it is sealed, deleted and made again.
@@ -506,7 +504,7 @@ async def test_who_is_taken_for_dead_makes_and_deletes_no_scope(pair, cluster):
     assert (await second.list_scopes("")).names == ("_system", "kept", "scope")
 
 
-async def test_a_coordinator_that_gives_no_answer_keeps_nobody_from_making_a_scope(pair, monkeypatch):
+async def test_a_silent_coordinator_does_not_block_the_creation_of_scopes(pair, monkeypatch):
     """Members that know of no end continue, as with everything else."""
     first, _, _ = pair
 

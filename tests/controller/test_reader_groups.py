@@ -124,7 +124,7 @@ async def test_subscription_to_a_missing_stream_creates_nothing(groups, service)
     assert (await groups.get("scope", "g")).generation == 0
 
 
-async def test_missing_group_and_scope_are_told(groups):
+async def test_missing_group_and_scope_are_reported(groups):
     """S-175, S-178: of reads, updates and deletions."""
     for scope in ("scope", "none"):
         for call in (

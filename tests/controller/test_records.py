@@ -196,7 +196,7 @@ def test_every_kind_of_record_is_tried():
 
 
 @pytest.mark.parametrize(("fields", "record"), EARLIER, ids=lambda value: type(value).__name__)
-def test_a_record_without_the_fields_that_came_later_has_their_defaults(fields, record):
+def test_a_record_of_an_earlier_release_has_the_defaults_of_newer_fields(fields, record):
     """S-255: what an earlier release has stored; of a group also in what its record consists of."""
     assert decode(type(record), encode(fields), table="t", key="k") == record
 

@@ -241,7 +241,7 @@ async def test_by_size_a_stream_is_truncated_at_the_newest_cut_that_keeps_enough
     assert await one.cuts() == [{0: 50, 1: 50}, {0: 60, 1: 60}]
 
 
-async def test_by_size_over_epochs_and_behind_a_manual_truncation(house):
+async def test_by_size_over_epochs_and_after_a_manual_truncation(house):
     """S-116: a cut of an old epoch is chosen; a choice behind the head is dropped, and the next look works."""
     one = await house(by_size(100))
     await one.to(60, 60)
@@ -382,7 +382,7 @@ async def test_a_subscriber_that_has_published_nothing_holds_the_head_up_to_the_
     assert await one.to(12, 12) == {0: 2, 1: 2}
 
 
-async def test_what_is_published_behind_the_truncation_is_harmless(house):
+async def test_what_is_published_after_the_truncation_is_harmless(house):
     """Of a subscriber that comes late with an old cut. The stream never begins earlier again."""
     one = await house(by_size(2, 6))
     await one.to(2, 2)

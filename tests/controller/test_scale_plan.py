@@ -160,7 +160,7 @@ def test_an_order_moves_to_the_duplicate_of_its_epoch():
         (Scaling.by_event_rate(10, min_segments=1), False),
     ],
 )
-def test_a_policy_asks_for_a_number_of_segments(policy, is_wanted):
+def test_a_policy_requests_a_number_of_segments(policy, is_wanted):
     """S-079, S-080, S-081: a fixed number exactly, any other policy for its least."""
     assert is_due(policy, THREE) is is_wanted
 

@@ -380,7 +380,7 @@ async def test_a_lost_segment_does_not_stop_a_scale(stream, cluster, caplog):
     assert len(await stream.current_segments("scope", "stream")) == 2
 
 
-async def test_history_goes_on_in_the_next_chunk(stream, monkeypatch):
+async def test_history_continues_in_the_next_chunk(stream, monkeypatch):
     """S-027, S-031: epochs over several chunks are read as they were written."""
     from penstock.controller.metadata import epoch_tables, layout
 

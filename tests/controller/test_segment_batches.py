@@ -81,7 +81,7 @@ def requests(store):
     return SegmentRequests(store, SETTINGS, CONTAINERS)
 
 
-async def test_many_segments_are_asked_for_in_bounded_batches(store, requests):
+async def test_many_segments_are_requested_in_bounded_batches(store, requests):
     """One container each, and no more at a time than the settings allow, over all callers."""
     offsets = dict.fromkeys(NAMES, 5)
     await asyncio.gather(*(requests.truncate_all(offsets) for _ in range(5)), requests.infos(NAMES))
@@ -96,7 +96,7 @@ async def test_many_segments_are_asked_for_in_bounded_batches(store, requests):
     assert store.segments == {}
 
 
-async def test_what_failed_is_asked_for_again_alone(store, requests):
+async def test_what_failed_is_requested_again_alone(store, requests):
     """Lost replies and containers that are away for a moment: the others are not asked twice."""
     rng = random.Random(3)
     left = {name: rng.choice((OutcomeUnknownError("lost"), ContainerOfflineError(1))) for name in rng.sample(NAMES, 30)}
@@ -116,7 +116,7 @@ async def test_attempts_have_an_end(store, requests):
     assert asked.count(1) == SETTINGS.attempts_max - 1
 
 
-async def test_what_can_never_succeed_is_told_at_once(store, requests):
+async def test_what_can_never_succeed_is_reported_at_once(store, requests):
     """An offset behind the end, a segment that is missing where it is needed: no second attempt."""
     with pytest.raises(SegmentTruncatedError):
         await requests.truncate_all({NAMES[0]: 11})

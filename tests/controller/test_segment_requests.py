@@ -104,7 +104,7 @@ async def test_requests_do_what_they_say(requests, filled):
     assert list(filled.segments) == [B]
 
 
-async def test_a_segment_that_must_be_there_and_is_not_is_told(requests, filled):
+async def test_a_segment_that_must_be_there_and_is_not_is_reported(requests, filled):
     """S-243: sealing, asking, merging into it, its attributes and its policy."""
     for call in (
         requests.seal(MISSING),

@@ -174,7 +174,7 @@ async def test_a_half_made_stream_that_another_controller_completes_before_its_d
     assert not cluster.store.segments
 
 
-async def test_a_deletion_whose_controller_ends_behind_the_announcement_spares_a_stream_in_use(service, cluster):
+async def test_a_deletion_whose_controller_ends_after_the_announcement_spares_a_stream_in_use(service, cluster):
     """Who finishes it finds the stream completed and in use, withdraws the deletion, and gives nothing up."""
     await service.create_stream("scope", "stream", CONFIG)
     await cluster.store.append("scope/stream/0.#epoch.0", b"of a user")

@@ -86,7 +86,7 @@ async def test_what_is_known_of_a_transaction_in_each_state(cluster, started, mo
         await started.transactions.descriptions.one("scope", "none", never)
 
 
-async def test_why_a_transaction_was_aborted_is_kept_behind_its_end(cluster):
+async def test_why_a_transaction_was_aborted_is_kept_after_its_end(cluster):
     """By request, at the end of its lease, with its stream; another controller tells it, too."""
     service = await cluster.start(ControllerSettings(lease_ms_min=1, lease_slack_ms=0))
     await service.create_scope("scope")
@@ -132,7 +132,7 @@ async def test_open_transactions_of_all_epochs_are_listed_page_by_page(cluster, 
     }
 
 
-async def test_a_listing_goes_on_where_what_it_had_come_to_has_ended(cluster, started):
+async def test_a_listing_continues_where_what_it_had_come_to_has_ended(cluster, started):
     """All of the page before and of its epoch end between two pages, and the table of the epoch goes."""
     first = [await begin(started) for _ in range(3)]
     page = await started.transactions.descriptions.open("scope", "stream")

@@ -239,7 +239,7 @@ async def test_commits_beside_one_that_stands_still_are_merged_once_in_their_ord
     assert announced(cluster) == []
 
 
-async def test_a_listing_of_open_transactions_goes_on_when_one_of_them_ends(cluster, started, monkeypatch):
+async def test_a_listing_of_open_transactions_continues_when_one_of_them_ends(cluster, started, monkeypatch):
     """S-146: one that was not listed yet is removed between two pages; the rest is listed."""
     monkeypatch.setattr(record_store, "_PAGE_ROWS", 2)
     tables = await tables_of(started)
@@ -252,7 +252,7 @@ async def test_a_listing_of_open_transactions_goes_on_when_one_of_them_ends(clus
     assert sorted(found) == sorted([*made[:3], made[4]])
 
 
-async def test_the_index_says_who_looks_after_which_transaction():
+async def test_the_index_names_the_owner_of_each_transaction():
     """S-148: added, listed, taken over, removed, removed again; of a controller without any there are none.
 
     There is nothing for a controller itself that would have to be added or removed.

@@ -194,7 +194,7 @@ async def test_the_tail_of_a_scaled_and_a_sealed_stream(cluster):
         await service.transactional_tails.of("scope", "stream")
 
 
-async def test_a_segment_that_went_with_a_scale_and_a_truncation_is_not_missed(cluster):
+async def test_a_tail_ignores_a_segment_that_was_scaled_away_and_truncated(cluster):
     between = Between(cluster.store)
     service = await start(cluster, between)
 

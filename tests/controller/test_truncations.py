@@ -166,7 +166,7 @@ async def test_a_truncation_that_finds_its_stream_in_another_state_waits(pair, c
 
 
 @pytest.mark.parametrize("is_followed", [False, True], ids=["the last one", "followed by another"])
-async def test_a_truncation_that_comes_again_behind_its_end_changes_nothing(pair, cluster, is_followed, monkeypatch):
+async def test_a_truncation_that_comes_again_after_its_end_changes_nothing(pair, cluster, is_followed, monkeypatch):
     """S-107: what was announced is found again, as of a controller that is gone, when it was done long ago."""
     first, second, _ = pair
     await _truncate(first)

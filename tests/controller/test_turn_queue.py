@@ -508,7 +508,7 @@ async def test_an_entry_whose_owner_never_begins_is_skipped(house):
     await house.check_end()
 
 
-async def test_work_that_has_begun_goes_on_whoever_waits(pair):
+async def test_work_that_has_begun_continues_whoever_waits(pair):
     """S-205: a change and a commit fail half-way, others are in line; they are finished all the same, and first."""
     for call, work in (
         ("update_policy", lambda: _update(pair.first)),
@@ -670,7 +670,7 @@ async def test_a_lock_is_handed_from_lane_to_lane():
     assert len(locks) == 0
 
 
-async def test_a_lock_that_is_handed_to_who_is_cancelled_in_that_moment_goes_on_to_the_next():
+async def test_a_lock_passed_to_a_cancelled_waiter_goes_to_the_next():
     """The lock and the cancellation arrive in the same turn of the loop: no waiter hangs."""
     locks, order = StreamLocks(), []
     free = asyncio.Event()

@@ -172,7 +172,7 @@ def test_a_position_in_all_segments_of_an_epoch_is_the_cut(epochs, data):
     assert made.positions == dict(sorted(position.items()))
 
 
-def test_whether_a_cut_is_passed_is_told_by_segments_and_keys():
+def test_whether_a_cut_is_passed_is_reported_by_segments_and_keys():
     """The head of the stream: at it, after it by an offset, after it by a scale."""
     made = Watermark(1, 1, tuple(
         MarkedSegment(segment.id, segment.key_start, segment.key_end, 10) for segment in THIRDS.segments

@@ -356,7 +356,9 @@ async def test_many_watermarks_are_forgotten_some_in_each_cycle(cluster):
     assert kept == sorted(kept, reverse=True)
 
 
-async def test_a_stream_whose_watermarks_cannot_be_read_is_named_once_and_the_others_go_on(controller, cluster, caplog):
+async def test_a_stream_whose_watermarks_cannot_be_read_is_named_once_and_the_others_continue(
+    controller, cluster, caplog
+):
     """Damaged, or gone: nothing is made in their place, and nothing is appended."""
     await controller.create_stream("scope", "b", StreamConfig(Scaling.fixed(1)))
     for stream in "ab":

@@ -288,7 +288,7 @@ async def _create(service):
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-async def test_work_that_outlasts_its_retries_goes_on_without_a_restart(
+async def test_work_that_outlasts_its_retries_continues_without_a_restart(
     cluster, segments, started, change, request_name, stream, state
 ):
     """Segment stores are out for longer than a request is repeated: the work ends by itself once they are back."""
@@ -304,7 +304,7 @@ async def test_work_that_outlasts_its_retries_goes_on_without_a_restart(
     assert await state_of(started, stream) is state
 
 
-async def test_work_on_groups_and_scopes_that_outlasts_its_retries_goes_on_too(cluster, segments, started):
+async def test_work_on_groups_and_scopes_that_outlasts_its_retries_continues_too(cluster, segments, started):
     """The same for a reader group's creation and for the deletion of a scope with all it holds."""
     segments.rule = lambda name, arguments: ContainerOfflineError(0) if name == "create_segment" else None
     with pytest.raises(ContainerOfflineError):
@@ -322,7 +322,7 @@ async def test_work_on_groups_and_scopes_that_outlasts_its_retries_goes_on_too(c
     assert announced(cluster) == []
 
 
-async def test_recovery_at_the_start_that_outlasts_its_retries_goes_on(cluster, segments, started):
+async def test_recovery_at_the_start_that_outlasts_its_retries_continues(cluster, segments, started):
     """A controller starts while the segments of unfinished work cannot be reached, and finishes it later."""
     segments.rule = lambda name, arguments: ContainerOfflineError(0) if name == "truncate_segment" else None
     with pytest.raises(ContainerOfflineError):

@@ -97,7 +97,7 @@ async def test_first_mark_beside_the_deletion_of_its_stream_leaves_no_table(note
     assert not [name for name in store.tables if "writersPositions" in name]
 
 
-async def test_removed_writer_may_come_back_and_unknown_ones_are_told(note, wire):
+async def test_a_removed_writer_may_return_and_unknown_writers_are_reported(note, wire):
     """Removal keeps the mark; a missing stream looks like an unknown writer; marks go with their stream."""
 
     async def remove(writer, stream="a"):
@@ -157,7 +157,7 @@ async def test_commit_with_writer_and_time_notes_where_the_transaction_ends(note
     assert await note(8, {0: 8, 1: 0}) == NOTED.SUCCESS
 
 
-async def test_a_commit_that_is_asked_for_again_notes_nothing_again(note, wire):
+async def test_a_commit_that_is_requested_again_notes_nothing_again(note, wire):
     """S-149: of two writers each has its mark, once; it is the same row afterwards."""
 
     async def row_of(writer):

@@ -142,7 +142,7 @@ def test_a_reader_of_the_output_that_goes_is_no_error(penstock_server: MemorySer
             assert (reading.wait(_TIMEOUT_S), reading.stderr.read()) == (0, b"")
 
 
-def test_an_output_that_is_full_is_told(penstock_server: MemoryServer, penstock_stream: str) -> None:
+def test_an_output_that_is_full_is_reported(penstock_server: MemoryServer, penstock_stream: str) -> None:
     """With the system's own words."""
     with penstock_server.connect() as client, client.event_writer(penstock_stream) as writer:
         writer.write(b"event")
@@ -181,7 +181,7 @@ def test_a_write_that_loses_its_server_says_what_is_stored(make_server: Callable
         assert "the first 500 lines are stored in cut/off" in told["message"]
 
 
-def test_tail_goes_on_when_its_server_is_back(make_server: Callable[..., StandaloneProcess]) -> None:
+def test_tail_continues_when_its_server_is_back(make_server: Callable[..., StandaloneProcess]) -> None:
     """After `kill -9` and a start: nothing twice, nothing left out."""
     server = make_server()
     server.start()

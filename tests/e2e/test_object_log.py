@@ -51,7 +51,7 @@ def read(server: StandaloneProcess) -> list[int]:
         return sorted(int(bytes(each.data)) for part in batch.ranges for each in batch.events(part))
 
 
-def test_another_machine_goes_on_with_all_that_was_acknowledged(make: Callable[[], StandaloneProcess]) -> None:
+def test_another_machine_continues_with_all_that_was_acknowledged(make: Callable[[], StandaloneProcess]) -> None:
     """Killed right after the last acknowledgement, twice; nothing is on a local disk."""
     for cycle in range(2):
         server = make().start()
@@ -181,7 +181,7 @@ def test_commands_for_logs_work_on_the_bucket_beside_a_running_server(
     assert (swept["type"], swept["is_dry_run"], swept["foreign_count"]) == ("log_sweep", True, 0)
 
 
-def test_what_does_not_work_on_a_log_in_a_bucket_is_refused(tmp_path: Path) -> None:
+def test_commands_that_a_log_in_a_bucket_does_not_support_are_refused(tmp_path: Path) -> None:
     """And what to do instead is said."""
     log = ("--log", "s3://bucket/log")
     config = tmp_path / "settings.toml"

@@ -120,7 +120,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         StandaloneProcess(tmp_path).pause()
 
 
-def test_most_faults_of_a_server_with_several_stores_hit_one_of_them() -> None:
+def test_most_faults_of_a_server_with_several_stores_concern_one_store() -> None:
     """And the plans of servers with one store are what they were; a number of faults is kept to."""
     plan = plan_faults(7, 600.0, store_count=3)
     assert plan == plan_faults(7, 600.0, store_count=3)

@@ -203,7 +203,7 @@ def test_the_ready_lines_for_people_show_each_store(make_server: Make) -> None:
     assert server.terminate() == 0
 
 
-def test_ports_are_in_a_row_from_the_one_that_was_asked_for(make_server: Make) -> None:
+def test_ports_are_in_a_row_from_the_one_that_was_requested(make_server: Make) -> None:
     """A port in use is reported with the option to change it; no process stays behind."""
     with contextlib.ExitStack() as stack:
         first = free_ports(stack, 2)
@@ -279,7 +279,7 @@ def test_a_second_server_on_the_same_directory_is_refused(make_server: Make) -> 
     assert server.terminate() == 0
 
 
-def test_a_container_that_is_offline_is_told_and_the_others_serve(make_server: Make) -> None:
+def test_a_container_that_is_offline_is_reported_and_the_others_serve(make_server: Make) -> None:
     """Damage in the log of a container without tables of the controller, and then in one with them."""
     needed = {container_of(table, CONTAINER_COUNT) for table in SYSTEM_TABLES}
     (bad, *_) = set(range(CONTAINER_COUNT)) - needed
@@ -366,7 +366,7 @@ def test_a_store_that_hangs_is_ended_and_started_again(make_quick: Callable[...,
     assert server.terminate() == 0
 
 
-def test_statistics_of_the_other_store_go_on_while_one_is_held(make_quick: Callable[..., StandaloneProcess]) -> None:
+def test_statistics_of_the_other_store_continue_while_one_is_held(make_quick: Callable[..., StandaloneProcess]) -> None:
     """Its problem is reported after `statistics_timeout_s`; all figures return when another process has replaced it."""
     server = make_quick().start()
     first, second = ports(server)
@@ -393,7 +393,7 @@ def test_statistics_of_the_other_store_go_on_while_one_is_held(make_quick: Calla
     assert server.terminate() == 0
 
 
-def test_a_server_that_was_held_itself_takes_nobody_for_hung(make_quick: Callable[..., StandaloneProcess]) -> None:
+def test_a_suspended_server_considers_no_other_as_hung(make_quick: Callable[..., StandaloneProcess]) -> None:
     """The server's own process is stopped for longer than the time-out."""
     server = make_quick(health_timeout_s=0.5).start()
     pids = store_pids(server)
@@ -463,7 +463,7 @@ def test_containers_move_away_from_a_store_whose_new_process_hangs_before_it_is_
     assert " ERROR " not in server.log
 
 
-def test_a_store_that_slept_through_the_loss_of_its_containers_harms_nobody(
+def test_a_store_suspended_during_the_loss_of_its_containers_changes_nothing(
     make_quick: Callable[..., StandaloneProcess],
 ) -> None:
     """SS-9, SS-10, SS-11: a store is stopped by SIGSTOP, another one opens its logs, then it continues.

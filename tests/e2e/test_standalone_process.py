@@ -137,7 +137,7 @@ def test_a_server_warns_at_start_when_it_cannot_resolve_the_address_that_clients
     assert "--advertise" in server.log
 
 
-def test_data_survive_a_restart_and_the_stop_is_told(server: StandaloneProcess) -> None:
+def test_data_survive_a_restart_and_the_stop_is_reported(server: StandaloneProcess) -> None:
     """SIGTERM: exit code 0 and a last line; the next start serves the same bytes on the same ports."""
     store_event(server)
     ports = server.controller_port, server.segment_store_port
@@ -214,7 +214,7 @@ def test_a_directory_with_something_else_in_it_is_left_alone(make_server: Callab
 
 
 @pytest.mark.parametrize("option", ["--controller-port", "--segment-store-port"])
-def test_a_port_in_use_is_told_with_the_option_to_change_it(
+def test_a_port_in_use_is_reported_with_the_option_to_change_it(
     make_server: Callable[..., StandaloneProcess], option: str
 ) -> None:
     """And the data directory is free again afterwards."""

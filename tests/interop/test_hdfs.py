@@ -141,7 +141,7 @@ async def test_a_writer_that_lives_is_shut_out_too(storage: HdfsChunkStorage) ->
     assert await storage.read(NAME, 0, 20) == b"abcnew"
 
 
-async def test_appends_right_behind_each_other_lose_nothing(storage: HdfsChunkStorage) -> None:
+async def test_appends_right_after_each_other_lose_nothing(storage: HdfsChunkStorage) -> None:
     """The NameNode learns of a replica a moment after the file is closed. An append before that leaves the replica out,
     and recovery for the next append then yields only the replica's length.
     """
@@ -160,7 +160,7 @@ async def test_appends_right_behind_each_other_lose_nothing(storage: HdfsChunkSt
         assert await storage.read(name, 0, len(content) + 1) == content
 
 
-async def test_an_append_behind_moved_blocks_asks_for_their_copies(
+async def test_an_append_after_moved_blocks_requests_their_copies(
     storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The target's last block is then one of a file that was closed a moment ago, however old the target is."""
@@ -209,7 +209,7 @@ async def test_appends_of_every_length_land_across_blocks(hdfs_server: HdfsServe
     await files.close()
 
 
-async def test_what_is_not_permitted_or_has_no_room_is_told_by_name(
+async def test_what_is_not_permitted_or_has_no_room_is_reported_by_name(
     hdfs_server: HdfsServer, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, storage: HdfsChunkStorage
 ) -> None:
     await storage.create_with_content(NAME, [b"abc"])
@@ -237,7 +237,7 @@ async def test_what_is_not_permitted_or_has_no_room_is_told_by_name(
         open_file_store(place, replace(hdfs_server.settings, user="a-third"), runtime.work)
 
 
-async def test_a_name_node_that_is_away_or_hangs_is_told_in_time(hdfs_server: HdfsServer, runtime: Runtime) -> None:
+async def test_a_name_node_that_is_away_or_hangs_is_reported_in_time(hdfs_server: HdfsServer, runtime: Runtime) -> None:
     with socket.socket() as deaf, socket.socket() as closed:
         for each in (deaf, closed):
             each.bind(("127.0.0.1", 0))
@@ -257,7 +257,7 @@ async def test_a_name_node_that_is_away_or_hangs_is_told_in_time(hdfs_server: Hd
             await files.close()
 
 
-async def test_webhdfs_that_is_elsewhere_is_told(
+async def test_webhdfs_that_is_elsewhere_is_reported(
     hdfs_server: HdfsServer, runtime: Runtime, storage: HdfsChunkStorage
 ) -> None:
     await storage.create_with_content("one", [b"abc"])

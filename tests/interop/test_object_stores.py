@@ -33,7 +33,7 @@ def new_bucket(server: S3Server) -> str:
     return server.make_bucket(f"b{uuid.uuid4().hex[:12]}").bucket
 
 
-async def test_of_many_who_create_an_object_at_once_one_succeeds(s3_server: S3Server) -> None:
+async def test_one_of_many_concurrent_creations_of_an_object_succeeds(s3_server: S3Server) -> None:
     """Twenty writers of four clients in each of thirty rounds. On a store that checks conditions without atomicity the
     same races are lost: see tests/segmentstore/tier2/test_object_storage.py.
     """  # fmt: skip
@@ -72,7 +72,7 @@ async def test_the_same_races_are_lost_on_a_server_that_checks_and_writes_in_two
     assert await lost_races(clients, round_count=30, writer_count=20)
 
 
-async def test_wrong_credentials_and_a_missing_bucket_are_told(s3_server: S3Server) -> None:
+async def test_wrong_credentials_and_a_missing_bucket_are_reported(s3_server: S3Server) -> None:
     bucket = new_bucket(s3_server)
     settings = s3_server.settings
     cases: list[tuple[str, ObjectStoreSettings, type[StorageError]]] = [

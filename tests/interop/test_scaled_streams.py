@@ -189,7 +189,7 @@ class JavaWriters:
 
 
 @ENOUGH
-def test_the_java_client_keeps_its_promises_while_a_stream_changes_for_ever(
+def test_the_java_client_keeps_its_promises_while_a_stream_changes_forever(
     java: JavaProcess, server: StandaloneProcess
 ) -> None:
     """Two writers, and two readers of a group, through splits, merges and a kill -9."""
@@ -242,7 +242,7 @@ class PypiWriters:
 
 
 @ENOUGH
-def test_the_pypi_client_keeps_its_promises_while_a_stream_changes_for_ever(server: StandaloneProcess) -> None:
+def test_the_pypi_client_keeps_its_promises_while_a_stream_changes_forever(server: StandaloneProcess) -> None:
     """Two processes that write, and one with two readers of a group, through splits, merges and a kill."""
     pytest.importorskip("pravega_client", reason="the PyPI client has no wheel for this Python")
     part_count = 6000
@@ -287,7 +287,7 @@ class OurWriters:
 
 
 @ENOUGH
-def test_our_client_keeps_its_promises_while_a_stream_changes_for_ever(server: StandaloneProcess) -> None:
+def test_our_client_keeps_its_promises_while_a_stream_changes_forever(server: StandaloneProcess) -> None:
     """Two writers, and two readers of a group, through splits, merges and a kill -9."""
     part_count = 1000
     count = 2 * part_count * len(CHANGES)

@@ -71,7 +71,7 @@ def part(number: int) -> tuple[int, int]:
     return number * PART_COUNT, (number + 1) * PART_COUNT
 
 
-def test_another_process_of_the_java_client_goes_on_with_transactions_that_scales_overtook(
+def test_another_process_of_the_java_client_continues_with_transactions_that_scales_overtook(
     java: JavaProcess, other_java: JavaProcess, server: StandaloneProcess
 ) -> None:
     """By their ids: one of epoch 0 and one of epoch 1, each with a segment that the scale after it has left.

@@ -154,7 +154,7 @@ def test_a_plan_of_a_replay_is_read_again_with_and_without_an_identity() -> None
 
 
 @pytest.mark.parametrize("how", ["before", "behind", "lost", "limit"])
-def test_a_copy_that_is_cut_off_anywhere_goes_on_without_a_gap(client: penstock.Client, how: str) -> None:
+def test_a_copy_that_is_cut_off_anywhere_continues_without_a_gap(client: penstock.Client, how: str) -> None:
     """The copy dies before or after each request, or its reply is lost; the next run has portions of another size.
 
     `limit`: it stays down until the limit of its prepared transaction is over.
@@ -211,7 +211,7 @@ def test_another_run_that_was_ahead_in_the_midst_of_a_portion_counts(target: Tar
     assert not list(target.client.open_transactions(target.name))
 
 
-def test_a_name_goes_on_with_its_own_plan_only(target: Target) -> None:
+def test_a_name_continues_with_its_own_plan_only(target: Target) -> None:
     target.copy(replay_of(filled()))
     with pytest.raises(InvalidArgumentError, match="another name"):
         target.copy(replay_of(filled(10)))

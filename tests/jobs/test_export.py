@@ -156,7 +156,7 @@ def test_an_end_is_kept_to_and_one_that_was_passed_already_is_none(place: Place)
     assert exported(place) == Counter(stream.written)
 
 
-def test_of_two_exporters_one_is_first_and_the_other_goes_on_from_there(place: Place) -> None:
+def test_the_second_of_two_exporters_continues_after_the_first(place: Place) -> None:
     """Each is writing a batch that the other one has committed by then."""
     stream = filled()
     one, two = place.open(), place.open()
@@ -222,7 +222,7 @@ def cut_off(
 
 
 @pytest.mark.parametrize("how", ["before", "behind"])
-def test_a_parquet_export_that_dies_anywhere_goes_on_without_a_gap(
+def test_a_parquet_export_that_dies_anywhere_continues_without_a_gap(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before or behind each call that changes or syncs a file; readers never see an event twice."""
@@ -260,7 +260,7 @@ class MortalCatalog:
 
 
 @pytest.mark.parametrize("how", ["before", "behind", "lost"])
-def test_an_iceberg_export_that_is_cut_off_anywhere_goes_on_without_a_gap(iceberg: IcebergPlace, how: str) -> None:
+def test_an_iceberg_export_that_is_cut_off_anywhere_continues_without_a_gap(iceberg: IcebergPlace, how: str) -> None:
     """At each call of the catalogue. A lost reply is looked up, and the export continues unaided."""
     for at in itertools.count():
         stream, place = filled(4), iceberg

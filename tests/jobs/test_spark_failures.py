@@ -38,5 +38,5 @@ penstock.model.errors.streams.NoSuchStreamError: stream a/b does not exist
         ("SomeError: " + 2000 * "x", "SomeError: " + 489 * "x" + "..."),
     ],
 )
-def test_one_line_of_a_failure_is_told(text: str, told: str) -> None:
+def test_one_line_of_a_failure_is_reported(text: str, told: str) -> None:
     assert told_by(RuntimeError(text)) == told

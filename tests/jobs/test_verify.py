@@ -177,7 +177,7 @@ def test_every_byte_is_compared_once_in_rounds_of_bounded_size(model: Model) -> 
     assert (at_once.checked_bytes, at_once.chunk_count) == (328, 5)
 
 
-def test_each_damage_is_told_and_nothing_else(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_damage_is_reported_and_nothing_else(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for a chunk that is gone or too short, whatever parts it has; the rest is inspected as ever."""
     model.add("a", 90, 90, 90, 90, 90, 90)
     (model.root / "a.0").unlink()
@@ -250,7 +250,7 @@ def test_chunks_that_are_others_at_each_look_are_not_known(model: Model) -> None
     assert report.unknowns == ["a: its chunks changed between each of 3 attempts"]
 
 
-def test_a_server_that_is_away_is_asked_again_and_not_for_ever(model: Model) -> None:
+def test_a_server_that_is_away_is_asked_again_and_not_forever(model: Model) -> None:
     model.add("a", 30)
     away = ContainerNotFoundError(0, "starts")
     model.failures = [away, away]

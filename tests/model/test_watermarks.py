@@ -70,7 +70,7 @@ def test_what_was_stored_is_read(one: int, other: int, cut: tuple[MarkedSegment,
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_other_bytes_are_told_and_nothing_else_is_raised(data: st.DataObject) -> None:
+def test_other_bytes_are_reported_and_nothing_else_is_raised(data: st.DataObject) -> None:
     """Each truncation, and bytes changed anywhere, are a watermark or a corruption."""
     broken = bytearray(ONE_BYTES)
     for _ in range(data.draw(st.integers(1, 3))):

@@ -83,7 +83,7 @@ class PanicException(BaseException):  # The library's name.
     pass
 
 
-def test_a_panic_is_told_and_what_ends_the_program_passes() -> None:
+def test_a_panic_is_reported_and_what_ends_the_program_passes() -> None:
     place, path = "hdfs://node:8020", "/root/x"
     wanted = "the library panicked during an operation on /root/x"
     with pytest.raises(StorageError, match=wanted), told_in_our_words(place, path):

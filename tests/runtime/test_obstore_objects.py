@@ -124,7 +124,9 @@ def refusal(status: int, code: str) -> Answer:
         (400, "InvalidArgument", StorageError),
     ],
 )
-async def test_what_a_store_refuses_is_told_by_its_own_error(status: int, code: str, error: type[StorageError]) -> None:
+async def test_what_a_store_refuses_is_reported_by_its_own_error(
+    status: int, code: str, error: type[StorageError]
+) -> None:
     """For every call alike; and with words that say where, why, and what to do."""
     async with served(lambda *request: refusal(status, code)) as objects:
         for call in (
@@ -148,7 +150,7 @@ async def test_what_a_store_refuses_is_told_by_its_own_error(status: int, code: 
         "error: error sending request",
     ],
 )
-def test_a_machine_without_credentials_and_without_a_role_is_told(said: str) -> None:
+def test_a_machine_without_credentials_and_without_a_role_is_reported(said: str) -> None:
     """As obstore says it that has nothing and asks for the machine's role."""
     error = storage_error(GenericError(f"Generic error: {said}\n\nDebug source:\nGeneric {{}}"), "s3://bucket", "key")
     assert type(error) is StorageCredentialsError
@@ -239,7 +241,7 @@ async def test_a_store_that_does_not_answer_is_given_up_in_time() -> None:
                     await call()
 
 
-async def test_a_store_that_is_not_there_is_told_from_one_that_breaks_off() -> None:
+async def test_a_store_that_is_not_there_is_distinguished_from_one_that_breaks_off() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         objects = opened(unused.getsockname()[1])
@@ -320,7 +322,7 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.Monk
         ("az://container", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
     ],
 )
-def test_credentials_are_asked_for_by_the_variables_of_their_service(place: str, variables: str) -> None:
+def test_credentials_are_requested_by_the_variables_of_their_service(place: str, variables: str) -> None:
     error = storage_error(GenericError("Error performing token request: Error performing GET"), place, "key")
     assert isinstance(error, StorageCredentialsError)
     assert f"no credentials for {place}: set {variables}, or give this machine a role" in str(error)
@@ -337,7 +339,7 @@ def test_credentials_are_asked_for_by_the_variables_of_their_service(place: str,
         ),
     ],
 )  # fmt: skip
-def test_broken_credentials_of_google_and_azure_are_told_at_once(
+def test_broken_credentials_of_google_and_azure_are_reported_at_once(
     url: str, environment: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in os.environ if name.startswith(("GOOGLE_", "AZURE_"))]:

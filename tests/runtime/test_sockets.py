@@ -11,7 +11,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.sockets import DeadPeerSettings, check_port_is_unused, detect_dead_peers
 
 
-async def test_a_port_that_something_listens_on_is_told() -> None:
+async def test_a_port_that_something_listens_on_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

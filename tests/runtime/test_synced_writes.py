@@ -85,7 +85,7 @@ def test_an_error_of_the_disk_is_not_taken_for_a_refusal(
     assert LocalFile.knows_synced_writes
 
 
-def test_a_full_disk_is_told_as_such(monkeypatch: pytest.MonkeyPatch, calls: list[str], file: LocalFile) -> None:
+def test_a_full_disk_is_reported_as_such(monkeypatch: pytest.MonkeyPatch, calls: list[str], file: LocalFile) -> None:
     answer_flags_with(monkeypatch, calls, errno.ENOSPC)
     with pytest.raises(StorageFullError):
         file.write_synced(0, [b"one"])

@@ -70,7 +70,9 @@ async def test_the_loop_hears_news_of_a_function_in_order_and_before_its_end(wor
     assert heard == [*range(100), "end"]
 
 
-async def test_who_begins_a_function_hears_of_its_end_in_the_turn_in_which_the_loop_does(work: ThreadedWork) -> None:
+async def test_who_begins_a_function_is_notified_of_its_end_in_the_turn_in_which_the_loop_does(
+    work: ThreadedWork,
+) -> None:
     """Before whatever that turn schedules; also of an error. Of one that is refused it hears at once, and once."""
     pool = work.pool("p", PoolSettings(thread_count_max=1, waiting_count_max=1))
     heard: list[object] = []

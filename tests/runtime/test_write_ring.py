@@ -84,7 +84,7 @@ def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
 
 
-async def test_parts_are_written_one_behind_another_at_their_offset(ring: WriteRing, file: LocalFile) -> None:
+async def test_parts_are_written_one_after_another_at_their_offset(ring: WriteRing, file: LocalFile) -> None:
     await begin(ring, file, 5, [b"one", bytearray(b"two"), memoryview(b"three")])
     assert file.read(0, 100) == b"\0" * 5 + b"onetwothree"
     await begin(ring, file, 0, [bytes(SLOT_LENGTH)])

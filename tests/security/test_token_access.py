@@ -193,7 +193,7 @@ async def test_a_connection_ends_when_the_token_of_a_writer_expires(
     assert await connection.receive() is None
 
 
-async def test_a_writer_that_is_set_up_again_with_a_later_token_goes_on(
+async def test_a_writer_that_is_set_up_again_with_a_later_token_continues(
     service: WireService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, short = await open_with_short_token(service, monkeypatch)

@@ -228,7 +228,7 @@ async def test_what_is_not_the_protocol_closes_the_connection(bench: Bench, data
     await wire.close()
 
 
-async def test_half_a_request_does_not_keep_a_connection_for_ever(bench: Bench) -> None:
+async def test_half_a_request_does_not_keep_a_connection_forever(bench: Bench) -> None:
     """Two of them would shut all other administrators out. Saying nothing between two requests is fine."""
     slow = AdminServer(bench.store, settings=replace(ADMIN, frame_timeout_s=0.05))
     await slow.start()

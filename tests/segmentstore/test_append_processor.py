@@ -285,7 +285,7 @@ async def put_away(bench: Bench) -> None:
     assert await container.catalog.deactivate([container.segment(A)], 1) == 1
 
 
-async def test_appends_to_a_segment_that_was_put_away_keep_their_order(bench: Bench) -> None:
+async def test_appends_to_a_segment_that_was_deactivated_keep_their_order(bench: Bench) -> None:
     """SS-18: the set-up and the first append each find it out of memory; what comes behind waits its turn."""
     await put_away(bench)
     bench.processor.set_up(SetupAppend(1, W, A, ""))
@@ -450,7 +450,7 @@ async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
     assert await bench.stored() == b"other"
 
 
-async def test_a_writer_that_is_sent_away_is_set_up_once_appends_are_taken_again(bench: Bench) -> None:
+async def test_a_writer_that_is_rejected_is_set_up_once_appends_are_taken_again(bench: Bench) -> None:
     """While appends are refused its set-up is not answered: it would send, be sent away, and set up again at once.
 
     The container is a healthy one; appends of others are what fills the connection. Group state is not concerned.

@@ -171,7 +171,7 @@ async def test_a_container_that_fails_has_no_say_in_the_others(bench: Bench) -> 
                 assert info.start_offset == 6
 
 
-async def test_what_is_deleted_meanwhile_is_told_as_a_single_request_tells_it(bench: Bench) -> None:
+async def test_what_is_deleted_meanwhile_is_reported_as_a_single_request_tells_it(bench: Bench) -> None:
     """A deletion is accepted between the look and the answer: the answer is that it is gone, and only once it is."""
     asked = asyncio.ensure_future(bench.store.segment_infos(NAMES))
     await bench.store.append(NAMES[0], b"y")  # Something to wait for.

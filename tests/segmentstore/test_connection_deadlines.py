@@ -99,7 +99,7 @@ def new_server(connection: ConnectionSettings) -> SegmentStoreServer:
 
 
 @pytest.mark.parametrize("comes", [0, 1])
-def test_nobody_is_sent_away_for_an_empty_receive_queue(monkeypatch: pytest.MonkeyPatch, comes: int) -> None:
+def test_no_writer_is_reset_for_an_empty_receive_queue(monkeypatch: pytest.MonkeyPatch, comes: int) -> None:
     """The connection was read again and nothing was there. If something comes that fills the buffer, more may stand."""
     given_up: list[AppendProcessor] = []
 
@@ -257,7 +257,7 @@ def test_a_frame_longer_than_the_window_is_read_to_its_end() -> None:
     in_virtual_time(scenario)
 
 
-def test_a_lost_connection_looks_at_its_window_no_more() -> None:
+def test_a_lost_connection_stops_the_timer_of_its_window() -> None:
     async def scenario() -> None:
         bench = Bench(replace(SETTINGS, ingest_window_bytes_min=10_000))
         bench.connection.note_outstanding(10_001)

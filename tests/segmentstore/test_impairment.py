@@ -104,7 +104,7 @@ def test_the_store_is_impaired_for_a_reason_only(steps: list[tuple[float, bool, 
         (RuntimeError("a bug"), False),
     ],
 )
-def test_failures_of_the_process_are_told_from_those_of_the_container(error: Exception, is_own: bool) -> None:
+def test_failures_of_the_process_are_distinguished_from_those_of_the_container(error: Exception, is_own: bool) -> None:
     """Also behind the error of a layer above."""
     assert is_own_failure(error) is is_own
     wrapped = StorageError("cannot be opened")

@@ -72,7 +72,7 @@ async def test_whoever_holds_most_is_stopped_and_others_are_read() -> None:
     assert greedy.is_read()
 
 
-async def test_frames_that_have_not_arrived_do_not_stop_each_other_for_ever() -> None:
+async def test_frames_that_have_not_arrived_do_not_stop_each_other_forever() -> None:
     """Half-sent frames fill the budget and nothing is under way that would give bytes back: one at a time continues."""
     budget = IngestBudget(1000, 1000)
     connections = [Connection(budget) for _ in range(3)]

@@ -30,7 +30,7 @@ async def stored_bytes(lives: Incarnations) -> int:
     return sum(chunk.length for chunk in await lives.chunks.list("s/"))
 
 
-async def test_a_truncation_survives_a_crash_right_behind_it(lives: Incarnations) -> None:
+async def test_a_truncation_survives_a_crash_right_after_it(lives: Incarnations) -> None:
     """SS-246: nothing below it is served, by this or the next incarnation."""
     container = await lives.start()
     await container.create(A)

@@ -64,7 +64,7 @@ def advice_after(
         ((0, 0, 730, 0), 601, 7),
     ],
 )
-def test_each_window_asks_for_a_split_above_its_own_threshold(
+def test_each_window_requests_a_split_above_its_own_threshold(
     rates: tuple[float, float, float, float], age_s: float, splits: int | None
 ) -> None:
     """S-249, S-250: above 5, 2 and 1 times the target, not at it, once it was watched for longer than the window."""
@@ -105,7 +105,7 @@ def test_a_segment_is_cold_when_all_averages_are_low(
         ((99, 99, 99, 49), 10.0, None),
     ],
 )
-def test_how_long_a_segment_is_watched_is_told_in_the_unit_of_the_windows(
+def test_how_long_a_segment_is_watched_is_reported_in_the_unit_of_the_windows(
     rates: tuple[float, float, float, float], age_s: float, direction: ScaleDirection | None
 ) -> None:
     """Windows of half a second times 2, 5, 10 and 20 are waited for, not minutes."""
@@ -120,7 +120,7 @@ def test_nothing_is_advised_before_the_cool_down() -> None:
     assert advise(load((10_000, 10_000, 10_000, 0), age_s=600.0), settings) is not None
 
 
-def test_a_load_that_has_ended_asks_for_no_split() -> None:
+def test_a_load_that_has_ended_requests_no_split() -> None:
     """Averages live on for minutes; a split is of use to data that come."""
     hot = (900, 900, 900, 900)
     assert advise(load(hot, age_s=3000, silent_s=120.0), AT_ONCE) is not None
@@ -165,7 +165,7 @@ def test_a_load_that_goes_down_is_merged_after_its_averages() -> None:
     assert advice_after(falling, 1800 + 32 * 60) == ScaleAdvice(NAME, ScaleDirection.DOWN)
 
 
-def test_a_steady_load_at_its_target_asks_for_nothing() -> None:
+def test_a_steady_load_at_its_target_requests_nothing() -> None:
     """Whatever window, however long."""
     for minutes in (3, 11, 21, 60):
         assert advice_after(lambda second: TARGET, minutes * 60) is None
@@ -188,7 +188,7 @@ def test_a_steady_load_is_judged_by_its_rate_alone(rate: int, minutes: int, targ
     rates=st.tuples(*[st.floats(0, 1e6)] * 4), age_s=st.floats(0, 1e5), silent_s=st.floats(0, 1200),
     more=st.floats(1, 100),
 )  # fmt: skip
-def test_more_load_never_asks_for_a_merge_where_less_asked_for_none(
+def test_more_load_never_requests_a_merge_where_less_asked_for_none(
     rates: tuple[float, float, float, float], age_s: float, silent_s: float, more: tuple[float, float, float, float]
 ) -> None:
     """Advice moves one way with the load: from merge over nothing to split, into more and more parts."""

@@ -103,7 +103,7 @@ async def test_a_frame_before_hello_closes_the_connection(serve: Callable[..., A
     assert await wire.receive() is None
 
 
-async def test_a_peer_of_other_versions_is_told_ours_and_closed(serve: Callable[..., Awaitable[WireService]]) -> None:
+async def test_a_peer_of_other_versions_gets_ours_and_is_closed(serve: Callable[..., Awaitable[WireService]]) -> None:
     service = await serve()
     wire = await service.connect(greet=False)
     await wire.ask(Hello(99, 98), Hello)
@@ -205,7 +205,7 @@ async def test_the_older_connection_of_a_writer_is_fenced_off(serve: Callable[..
     assert (await service.store.read(A, 0, 100)).joined() == b"new"
 
 
-async def test_a_second_set_up_is_answered_behind_the_acknowledgements_of_the_first(
+async def test_a_second_set_up_is_answered_after_the_acknowledgements_of_the_first(
     serve: Callable[..., Awaitable[WireService]],
 ) -> None:
     """The answer counts as an acknowledgement; an older one after it would run past what the client waits for."""

@@ -284,7 +284,7 @@ def rows(page: Page) -> list[tuple[str, int, bool]]:
     return [(row.name, row.event_count, row.is_gone) for row in page.segments]
 
 
-def test_whoever_asks_again_hears_of_news_alone() -> None:
+def test_whoever_asks_again_is_notified_of_news_alone() -> None:
     """The cursor is the number of the last change reported. A segment with newer activity is returned again, whole."""
     statistics = Statistics(0, StatisticsSettings(), now_s=0.0)
     for segment_id in range(1, 2001):
@@ -302,7 +302,7 @@ def test_whoever_asks_again_hears_of_news_alone() -> None:
     assert (news.last_event_count, news.measured_s, news.interval_s) == (6, 2.0, 1.0)
 
 
-def test_segments_that_have_gone_are_told_once() -> None:
+def test_segments_that_have_gone_are_reported_once() -> None:
     statistics = Statistics(0, StatisticsSettings(), now_s=0.0)
     add(statistics, 1, 1, 1.0)
     add(statistics, 2, 1, 1.0)

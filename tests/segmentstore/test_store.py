@@ -447,7 +447,7 @@ async def test_a_query_after_a_failed_one_is_answered_afresh(stores: Stores) -> 
         await store.delete_segment(A)
 
 
-async def test_many_appends_right_behind_the_creation_keep_their_order(stores: Stores) -> None:
+async def test_many_appends_right_after_the_creation_keep_their_order(stores: Stores) -> None:
     """SS-17: 50 callers at once."""
     store = stores.new()
     await store.start()

@@ -180,7 +180,7 @@ async def test_a_reader_follows_more_segments_than_may_be_in_memory(is_in_proces
 
 
 @pytest.mark.parametrize("offset", [0, 1 << 61])
-async def test_a_read_of_a_segment_that_was_put_away_ends_with_its_seal(service: WireService, offset: int) -> None:
+async def test_a_read_of_a_segment_that_was_deactivated_ends_with_its_seal(service: WireService, offset: int) -> None:
     wire = await service.connect()
     await _parked(service, wire, 1, offset)
     await put_away(service, A)
@@ -189,7 +189,7 @@ async def test_a_read_of_a_segment_that_was_put_away_ends_with_its_seal(service:
     assert (reply.request_id, reply.offset) == (0, offset)
 
 
-async def test_a_read_of_a_segment_that_was_put_away_and_replaced_gets_nothing_of_the_later_one(
+async def test_a_read_of_a_segment_that_was_deactivated_and_replaced_gets_nothing_of_the_later_one(
     service: WireService,
 ) -> None:
     """Also when the woken read comes to be answered only after the later segment has bytes."""
@@ -206,7 +206,7 @@ async def test_a_read_of_a_segment_that_was_put_away_and_replaced_gets_nothing_o
     assert (await wire.expect(NoSuchSegment)).request_id == 0
 
 
-async def test_a_woken_read_whose_segment_was_put_away_gets_its_bytes(service: WireService) -> None:
+async def test_a_woken_read_whose_segment_was_deactivated_gets_its_bytes(service: WireService) -> None:
     wire = await service.connect()
     await _parked(service, wire, 1)
     (connection,) = service.server.connections
@@ -270,7 +270,7 @@ async def test_a_read_parked_in_a_deleted_segment_is_not_answered_from_a_later_o
     assert (await wire.expect(NoSuchSegment)).request_id == 0
 
 
-async def test_a_parked_read_hears_of_the_seal(service: WireService) -> None:
+async def test_a_parked_read_is_notified_of_the_seal(service: WireService) -> None:
     wire = await service.connect()
     await _parked(service, wire, 1)
     await service.store.seal_segment(A)

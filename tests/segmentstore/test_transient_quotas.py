@@ -71,7 +71,7 @@ async def connect_from(service: WireService, host: str) -> RawWire:
     return service.wires[-1]
 
 
-async def test_transients_without_end_are_refused_and_the_connection_goes_on(service: WireService) -> None:
+async def test_transients_without_end_are_refused_and_the_connection_continues(service: WireService) -> None:
     wire, other = await service.connect(), await service.connect()
     wire.send(*(CreateTransientSegment(number, W, A, "") for number in range(100)))
     kinds = Counter([type(await wire.receive()).__name__ for _ in range(100)])

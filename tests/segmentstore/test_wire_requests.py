@@ -106,7 +106,7 @@ async def test_the_server_says_hello_in_wire_version_17(bench: Bench) -> None:
 # Merges.
 
 
-async def test_a_merge_asked_for_again_changes_nothing(bench: Bench) -> None:
+async def test_a_merge_requested_again_changes_nothing(bench: Bench) -> None:
     """SS-29: the answer was lost with the connection. The same answer comes again, after a restart, too."""
     connection = await bench.connect()
     await bench.store.append(A, b"before")
@@ -239,7 +239,7 @@ async def test_a_transient_segment_needs_its_parent(bench: Bench) -> None:
 # Appends.
 
 
-async def test_an_append_that_fails_among_others_is_answered_behind_the_earlier_ones(bench: Bench) -> None:
+async def test_an_append_that_fails_among_others_is_answered_after_the_earlier_ones(bench: Bench) -> None:
     """SS-145: 1 is acknowledged, 2 refused after it, 3 to 5 say nothing; then the writer must set up again."""
     connection = await bench.connect()
     await connection.ask(wire.SetupAppend(1, W, A, ""), wire.AppendSetup)
@@ -399,7 +399,7 @@ async def test_iterations_take_java_and_rust_forms(bench: Bench) -> None:
     assert (await connection.ask(wire.ReadTableKeys(1, TABLE, "", 2, b"", b"k"), wire.ErrorMessage)).error_code == 0
 
 
-async def test_a_read_whose_reply_would_fit_no_frame_is_refused_and_the_connection_goes_on(bench: Bench) -> None:
+async def test_a_read_whose_reply_would_fit_no_frame_is_refused_and_the_connection_continues(bench: Bench) -> None:
     """The refusal says how many fit in any case, and those do; no value is read for it. Java asks for no more."""
     connection = await bench.connect()
     await bench.store.create_table(TABLE)

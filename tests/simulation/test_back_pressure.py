@@ -223,7 +223,7 @@ def test_thirty_connections_against_a_stalled_log_stay_within_the_budget(length:
 
 
 @pytest.mark.parametrize("what", ["log", "storage"])
-def test_requests_behind_a_writer_at_full_speed_are_answered_within_the_bound(what: str) -> None:
+def test_requests_after_a_writer_at_full_speed_are_answered_within_the_bound(what: str) -> None:
     """Reads, information, group state and tables on the writer's own connection, again and again for ten minutes.
 
     The log is paused, or storage does and the cache is full. Each answer that does not itself need the log comes
@@ -275,7 +275,7 @@ def test_requests_behind_a_writer_at_full_speed_are_answered_within_the_bound(wh
     play(scenario)
 
 
-def test_with_slow_storage_appends_come_in_as_fast_as_it_takes_them_and_a_lone_one_waits_a_turn() -> None:
+def test_with_slow_storage_appends_come_in_as_fast_as_it_takes_them_and_a_single_one_waits_a_turn() -> None:
     """One connection floods in small appends, another sends one now and then, while storage is what bounds both.
 
     The flood is over when storage has taken it, not later however many appends it is: nothing is delayed by itself.

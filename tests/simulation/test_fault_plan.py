@@ -88,7 +88,7 @@ def test_drawn_plans_are_repeatable_and_use_all_kinds():
     assert hosts == {"a", "b"}, "clients are not crashed"
 
 
-def test_a_lone_server_gets_no_faults_of_links():
+def test_a_single_server_gets_no_faults_of_links():
     plan = FaultPlan.draw(random.Random(1), servers=["a"], settings=FaultSettings(duration_s=500))
     assert {type(planned.fault) for planned in plan.faults} == {Pause, Crash, CrashAtDiskCall, ClockJump}
 

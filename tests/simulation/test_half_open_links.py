@@ -161,7 +161,7 @@ def test_connections_of_others_are_not_concerned():
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_users_go_on_within_a_bound_and_servers_keep_nothing(seed):
+def test_users_continue_within_a_bound_and_servers_keep_nothing(seed):
     """Writers, readers and calls of the controller, with the time-outs that they have by default."""
     outcome = run(seed, HALF_OPEN)
     assert outcome.violations == ()

@@ -161,7 +161,7 @@ def check(
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("seed", [2, 5, 11])
-def test_what_was_asked_of_a_controller_that_stood_still_comes_not_about_behind_what_followed(
+def test_what_was_asked_of_a_controller_that_stood_still_comes_not_about_after_what_followed(
     name: str, seed: int
 ) -> None:
     """The first controller gets the request and is paused; the client gives it up there, and continues at the other.

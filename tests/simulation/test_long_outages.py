@@ -11,5 +11,5 @@ def test_no_reader_is_expelled_because_of_an_outage_of_the_store() -> None:
     assert run(0, LONG_OUTAGES).violations == ()
 
 
-def test_leases_and_retention_go_on_with_clocks_that_are_hours_apart() -> None:
+def test_leases_and_retention_continue_with_clocks_that_are_hours_apart() -> None:
     assert run(2, CLOCKS).violations == ()

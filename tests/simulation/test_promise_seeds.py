@@ -12,7 +12,7 @@ from penstock_simulation.runner import run
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3, 4])
-def test_groups_begin_and_end_where_they_are_told_and_transactions_go_from_hand_to_hand(seed: int) -> None:
+def test_groups_begin_and_end_at_set_positions_and_transactions_change_hands(seed: int) -> None:
     """Nothing between two marks is left out, nothing beyond a cut comes; what is refused or bound stays so."""
     outcome = run(seed, PROMISES)
     assert outcome.violations == ()

@@ -184,7 +184,7 @@ def test_reader_whose_close_failed_can_be_closed_again(monkeypatch: pytest.Monke
         simulation.run(play)
 
 
-def test_nothing_is_taken_from_a_connection_behind_its_reset() -> None:
+def test_nothing_is_taken_from_a_connection_after_its_reset() -> None:
     """Seed 511308 of links that break: the simulated network, not Penstock, lost the middle of a connection.
 
     What a client had sent before a reset was dropped, what it sent afterwards arrived. An event was missing.
@@ -320,7 +320,7 @@ def test_who_takes_a_log_in_haste_misleads_nobody_who_comes_after() -> None:
     assert outcome.is_ok, outcome.violations
 
 
-def test_a_watch_behind_a_post_that_had_no_effect_is_not_looked_at_for_ever() -> None:
+def test_a_watch_after_a_post_that_had_no_effect_is_not_looked_at_forever() -> None:
     """Nothing comes behind such a post, and the look was not cut short at any of its awaits: a run never ended."""
     profile = next(
         mutation.profile for mutation in MUTATIONS if mutation.name == "write a state on condition of what is there"

@@ -400,7 +400,7 @@ def test_work_takes_time_and_returns_results_and_errors():
     run_on_host(jobs)
 
 
-def test_cancelled_work_goes_on_if_it_was_started_and_never_begins_if_not():
+def test_cancelled_work_continues_if_it_was_started_and_never_begins_if_not():
     async def jobs(host):
         seen = []
         first = asyncio.ensure_future(host.runtime.work.run(seen.append, "started"))

@@ -121,7 +121,7 @@ def test_a_host_cannot_listen_under_the_name_of_another():
         world.run(lambda: world.client.run(listen()))
 
 
-def test_a_full_backlog_keeps_connections_waiting_until_the_host_goes_on():
+def test_a_full_backlog_keeps_connections_waiting_until_the_host_continues():
     world = World()
 
     async def scenario():
@@ -228,7 +228,7 @@ def test_a_one_way_partition_lets_the_other_way_pass():
     world.run(scenario)
 
 
-def test_without_acknowledgements_a_sender_gets_stuck_and_goes_on_later():
+def test_without_acknowledgements_a_sender_gets_stuck_and_continues_later():
     world = World(kernel_buffer_bytes=1000)
 
     async def scenario():
@@ -315,7 +315,7 @@ def test_a_reset_ends_both_sides_and_may_lose_what_is_on_the_way():
     assert outcomes == {b"", b"x"}
 
 
-def test_nothing_arrives_behind_bytes_that_a_reset_has_lost():
+def test_nothing_arrives_after_bytes_that_a_reset_has_lost():
     """They waited to be sent again, and what was sent later was on its way already: TCP never delivers that."""
     for seed in range(20):
         world = World(seed)

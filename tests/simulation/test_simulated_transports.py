@@ -329,7 +329,7 @@ def test_a_protocol_that_raises_loses_its_connection():
         assert ["broken" in str(context["exception"]) for context in simulation.loop.unhandled] == [True]
 
 
-def test_a_connection_to_nobody_is_refused(over):
+def test_a_connection_to_a_port_without_a_listener_is_refused(over):
     async def scenario(client, server):
         port = client.transport.get_extra_info("sockname")[1]
         with pytest.raises(ConnectionRefusedError):

@@ -63,7 +63,7 @@ def seen_with(seed: int, stall_s: float) -> tuple[Seen, float]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_rest_of_a_turn_runs_behind_a_stall_in_order_and_by_the_loops_old_time(seed: int) -> None:
+def test_the_rest_of_a_turn_runs_after_a_stall_in_order_and_by_the_loops_old_time(seed: int) -> None:
     seen, held_s = seen_with(seed, 3.0)
     assert [number for number, _, _ in seen.rows] == list(range(CALLBACK_COUNT))
     assert len({loop_s for _, loop_s, _ in seen.rows}) == 1, "the loop's time does not advance within a turn"

@@ -134,7 +134,7 @@ def test_work_is_cut_in_two_and_others_come_between():
     assert max(time_s for time_s, _ in times) > 0.5
 
 
-def test_errors_of_held_work_go_to_whoever_awaits_it():
+def test_errors_of_held_work_are_raised_to_its_caller():
     async def scenario(simulation, host):
         with pytest.raises(FileNotFoundError):
             await timed(host, host.disk.remove, "/nothing")

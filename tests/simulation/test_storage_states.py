@@ -91,7 +91,7 @@ def play(binding: str, trouble: Callable[[Simulation, SimulatedCluster, bool], N
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_storage_that_is_gone_is_told_and_used_again(binding: str) -> None:
+def test_storage_that_is_gone_is_reported_and_used_again(binding: str) -> None:
     def gone(simulation: Simulation, cluster: SimulatedCluster, begins: bool) -> None:
         if begins:
             StorageMissing("store-1", "/data/tier2", LASTS_S).strike(simulation)
@@ -100,7 +100,7 @@ def test_storage_that_is_gone_is_told_and_used_again(binding: str) -> None:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_storage_that_hangs_is_told_and_used_again(binding: str) -> None:
+def test_storage_that_hangs_is_reported_and_used_again(binding: str) -> None:
     def hung(simulation: Simulation, cluster: SimulatedCluster, begins: bool) -> None:
         if begins:
             DiskStall("store-1", "/tier2/", LASTS_S).strike(simulation)
@@ -109,7 +109,7 @@ def test_storage_that_hangs_is_told_and_used_again(binding: str) -> None:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_storage_that_is_full_is_told_and_used_again(binding: str) -> None:
+def test_storage_that_is_full_is_reported_and_used_again(binding: str) -> None:
     """A file system says how much is free; of a bucket and of HDFS only a creation that is refused does."""
 
     def full(simulation: Simulation, cluster: SimulatedCluster, begins: bool) -> None:

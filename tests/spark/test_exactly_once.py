@@ -240,7 +240,7 @@ def test_an_intent_of_which_a_part_is_committed_and_a_part_aborted_is_never_gues
     run(server, step)
 
 
-def test_an_earlier_batch_that_was_aborted_behind_its_intent_stops_the_query(server: MemoryServer) -> None:
+def test_an_earlier_batch_that_was_aborted_after_its_intent_stops_the_query(server: MemoryServer) -> None:
     async def step(driver: Driver) -> None:
         named = await prepared(driver, 0, [b"one"])
         await intend(driver, 0, named)
@@ -300,7 +300,7 @@ def test_a_batch_without_events_costs_the_ledger_nothing_and_ends_an_intent(serv
     run(server, step)
 
 
-def test_events_become_durable_while_their_transaction_is_announced_and_it_is_prepared_behind_that(
+def test_events_become_durable_while_their_transaction_is_announced_and_it_is_prepared_after_that(
     server: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def step(driver: Driver) -> None:
@@ -328,7 +328,7 @@ def test_events_become_durable_while_their_transaction_is_announced_and_it_is_pr
     run(server, step)
 
 
-def test_what_is_left_goes_while_a_batch_goes_on_record_as_done_and_not_before_it_is_committed(
+def test_what_is_left_goes_while_a_batch_continues_record_as_done_and_not_before_it_is_committed(
     server: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def step(driver: Driver) -> None:

@@ -93,7 +93,7 @@ def plan(checkpoint: Path) -> Plan:
     return Plan("tcp://nowhere", "a/b", "a/c", str(checkpoint), 1)
 
 
-def test_all_of_a_driver_is_held_goes_on_and_is_killed_whatever_group_it_is_in(
+def test_all_of_a_driver_is_held_continues_and_is_killed_whatever_group_it_is_in(
     start: Callable[[str], DriverProcess],
 ) -> None:
     driver = start(FAMILY)
@@ -198,7 +198,7 @@ def test_progress_passes_from_process_to_process() -> None:
     assert PassResult.from_text(progress.to_text()) == progress
 
 
-def test_a_driver_ends_with_the_one_who_started_it() -> None:
+def test_a_driver_ends_with_the_process_that_started_it() -> None:
     """Before it receives its orders, and afterwards."""
     program = "from threading import Event; from penstock.quickstart import driver; driver._listen([], Event())"
     for order in (b"", b"{}\n"):

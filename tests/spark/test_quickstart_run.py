@@ -91,7 +91,7 @@ def test_long_term_storage_may_be_a_bucket(spark_environment: None, tmp_path: Pa
 
 
 @pytest.mark.nightly
-def test_the_log_may_be_in_a_bucket_and_the_killed_store_goes_on_with_it(
+def test_the_log_may_be_in_a_bucket_and_the_killed_store_continues_with_it(
     spark_environment: None, tmp_path: Path, s3_server: S3Server
 ) -> None:
     """The same run, its kills included. A second run on the same log is refused."""

@@ -49,7 +49,7 @@ def test_event_limited_batches_read_everything_once(spark, store, new_stream, wr
     assert sum(counts) == len(events)
 
 
-def test_both_limits_hold_and_none_where_spark_asks_for_all(store, new_stream, write, live, clock) -> None:
+def test_both_limits_hold_and_none_where_spark_requests_all(store, new_stream, write, live, clock) -> None:
     stream = new_stream(1)
     write(stream, 100)
     live(stream)

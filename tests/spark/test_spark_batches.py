@@ -130,7 +130,7 @@ def test_a_large_block_is_not_copied_for_the_event_that_its_start_cuts() -> None
 
 
 @pytest.mark.parametrize("kept", [3, 8, 12])
-def test_a_bad_header_behind_a_cut_event_is_corruption_with_its_offset(
+def test_a_bad_header_after_a_cut_event_is_corruption_with_its_offset(
     monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     monkeypatch.setattr(batches_module, "BATCH_BYTES_TARGET", 50)
@@ -233,7 +233,7 @@ class RefusedTask:
 
 
 @pytest.mark.parametrize(("stream", "ended_by"), [("killed", KeyboardInterrupt), ("b", InvalidArgumentError)])
-def test_what_ended_a_task_is_told_though_it_cannot_be_undone(
+def test_what_ended_a_task_is_reported_though_it_cannot_be_undone(
     monkeypatch: pytest.MonkeyPatch, stream: str, ended_by: type[BaseException]
 ) -> None:
     from penstock.spark import store

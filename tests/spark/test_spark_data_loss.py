@@ -67,7 +67,7 @@ def test_a_segment_that_is_deleted_under_a_task_ends_its_range(store, client, ne
         list(failing.read(partition))
 
 
-def test_a_batch_goes_on_behind_what_is_gone_only_when_it_is_told_to(spark, store, client, new_stream, write) -> None:
+def test_a_batch_goes_on_after_what_is_gone_only_when_it_is_told_to(spark, store, client, new_stream, write) -> None:
     stream = new_stream(1)
     old = client.tail(stream).to_text()
     write(stream, 10)

@@ -189,7 +189,7 @@ PLAIN_KIND = pa.struct([("id", pa.int32()), ("name", pa.string())])
 
 
 @pytest.mark.parametrize("broken", [lambda event: event[:-1], lambda event: event + b"x", lambda event: b""])
-def test_avro_that_is_cut_off_or_goes_on_is_malformed(broken: Callable[[bytes], bytes]) -> None:
+def test_avro_that_is_cut_off_or_continues_is_malformed(broken: Callable[[bytes], bytes]) -> None:
     event = avro_event(PLAIN, {"id": 5, "name": "abc"})
     bad = broken(event)
     found = decode([event, bad], form="avro", schema=json.dumps(PLAIN), kind=PLAIN_KIND)

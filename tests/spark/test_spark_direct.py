@@ -56,7 +56,7 @@ class StandInStream:
         self.given_back.append(layout)
 
 
-def test_each_segment_is_asked_for_once_and_each_piece_gets_its_part() -> None:
+def test_each_segment_is_requested_once_and_each_piece_gets_its_part() -> None:
     stream = StandInStream()
     pieces = [ByteRange(1, 0, 250), ByteRange(1, 250, 900), ByteRange(2, 100, 300), ByteRange(3, 1000, 1500)]
     plans = plan_direct(stream, OPTIONS, pieces)
@@ -69,7 +69,7 @@ def test_each_segment_is_asked_for_once_and_each_piece_gets_its_part() -> None:
     assert pickle.loads(pickle.dumps(plans)) == plans
 
 
-def test_who_gets_no_layout_knows_why_and_the_others_get_theirs() -> None:
+def test_a_refused_layout_has_a_reason_and_the_others_are_returned() -> None:
     stream = StandInStream(errors={1: TooManyLeasesError("256 are given")})
     refused, told = plan_direct(stream, OPTIONS, [ByteRange(1, 0, 10), ByteRange(2, 0, 10)])
     assert refused.layout is None
@@ -98,7 +98,7 @@ class StandInReads(DirectReads):
 
 
 @pytest.mark.parametrize("is_sole", [True, False])
-def test_a_task_gives_its_lease_back_if_nobody_else_has_it(is_sole: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_releases_its_lease_if_no_other_task_has_it(is_sole: bool, caplog: pytest.LogCaptureFixture) -> None:
     stream = StandInStream()
     wanted = ByteRange(1, 0, 1200)
     part = DirectPart(DirectPlan(stream.layout(wanted), is_sole=is_sole), OPTIONS)

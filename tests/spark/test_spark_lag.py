@@ -122,7 +122,7 @@ def test_what_is_remembered_of_tails_and_queries_is_bounded() -> None:
     assert len(tracker._followed) == QUERY_COUNT_MAX - 1
 
 
-def test_several_streams_and_sources_are_told_apart() -> None:
+def test_several_streams_and_sources_are_distinguished() -> None:
     """A stream that is new to the query, and one that only the other source reads."""
     start = several(orders={"positions": {"0": 0}})
     end = several(orders={"positions": {"0": 100}}, returns={"positions": {"0": 40}, "since": {"0": 20}})
@@ -189,7 +189,7 @@ class ScaledStream:
         raise NotImplementedError
 
 
-def test_behind_a_scale_event_the_offsets_are_not_enough_and_the_store_may_be_asked(
+def test_after_a_scale_event_the_offsets_are_not_enough_and_the_store_may_be_asked(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     end, latest = offset(s0=60), offset(**{f"s{NEXT}": 70})
@@ -214,7 +214,7 @@ def test_behind_a_scale_event_the_offsets_are_not_enough_and_the_store_may_be_as
     assert "only partly known: no store" in caplog.text
 
 
-def test_nobody_is_asked_where_nothing_was_scaled() -> None:
+def test_no_request_is_made_where_nothing_was_scaled() -> None:
     def refuse(name: str) -> ScaledStream:
         raise AssertionError(name)
 

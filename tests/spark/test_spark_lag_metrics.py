@@ -53,7 +53,7 @@ def test_lags_are_scraped_as_gauges() -> None:
     assert lag_metrics([]) == ""
 
 
-def test_who_connects_and_says_nothing_keeps_metrics_from_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_client_does_not_block_metrics_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does a client that leaves before the answer; a port in use is an error; after `close` the port is closed."""
     monkeypatch.setattr("penstock.spark.lag_metrics._Handler.timeout", 0.2)
     with LagEndpoint(list) as endpoint:
@@ -69,7 +69,7 @@ def test_who_connects_and_says_nothing_keeps_metrics_from_nobody_for_long(monkey
         socket.create_connection(place)
 
 
-def test_who_sends_a_byte_now_and_then_is_given_up_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_single_bytes_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes within the time for a step; all of them together may take no longer than that."""
     monkeypatch.setattr("penstock.spark.lag_metrics._Handler.timeout", 0.4)
     is_over = threading.Event()

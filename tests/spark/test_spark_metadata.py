@@ -77,7 +77,7 @@ def test_segments_are_those_that_are_kept(spark, store, client, new_stream, writ
     assert all(row.start_offset == row.length for row in rows)
 
 
-def test_segments_of_more_epochs_than_are_asked_for_at_once_come_once_each(store, client, new_stream) -> None:
+def test_segments_of_more_epochs_than_are_requested_at_once_come_once_each(store, client, new_stream) -> None:
     """The oldest begins a page of epochs or two before the latest."""
     stream = new_stream(2)
     for _ in range(105):
@@ -110,7 +110,7 @@ def test_open_transactions_and_what_sinks_have_on_record(spark, store, client, n
     assert mine[0].changed is not None
 
 
-def test_a_ledger_that_nobody_has_written_is_empty(spark, store, client) -> None:
+def test_a_ledger_without_writes_is_empty(spark, store, client) -> None:
     client.create_scope("never-written")
     assert table(spark, store, "Ledger", scope="never-written") == []
 

@@ -98,7 +98,7 @@ def test_an_offset_of_several_streams_has_one_text_and_says_where_new_ones_begin
     assert cuts_from_text(text, ["s/a", "s/t", "s/z"]) == {"s/a": {0: 9}, "s/t": {0: 3, 2: 5}}
 
 
-def test_an_offset_of_one_stream_keeps_its_form_and_a_query_of_several_goes_on_there() -> None:
+def test_an_offset_of_one_stream_keeps_its_form_and_a_query_of_several_continues_there() -> None:
     place = QueryPosition({"s/t": {0: 3}})
     assert list(place.to_offset("s/t").items()) == list(to_offset("s", "t", {0: 3}).items())
     old = {"v": 1, "scope": "s", "stream": "t", "cut": {"0": 3}}

@@ -86,7 +86,7 @@ def test_what_spark_adds_by_itself_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"stream": " "}, {"scope": "a"}])
-def test_a_missing_stream_is_asked_for(options: dict[str, str]) -> None:
+def test_a_missing_stream_is_requested(options: dict[str, str]) -> None:
     with pytest.raises(InvalidArgumentError, match="'stream' is required"):
         parse_source_options(options)
 
@@ -197,7 +197,7 @@ def test_an_unknown_column_names_the_nearest_one() -> None:
         source_columns({"columns": "ofset"})
 
 
-def test_a_sink_writes_exactly_once_unless_it_is_told_not_to() -> None:
+def test_a_sink_writes_exactly_once_unless_this_is_switched_off() -> None:
     assert parse_sink_options({"stream": "a/b"}).is_exactly_once
     assert parse_sink_options({"stream": "a/b", "exactlyOnce": "TRUE"}).is_exactly_once
     assert not parse_sink_options({"stream": "a/b", "exactly_once": "false"}).is_exactly_once

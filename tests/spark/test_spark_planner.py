@@ -215,7 +215,7 @@ def test_what_is_gone_stops_a_walk_and_names_the_option_that_passes_it() -> None
         advance(stream, {2: 0, 4: 0}, stream.tail(), 25)
 
 
-def test_what_is_gone_is_passed_and_noted_when_losses_are_asked_for() -> None:
+def test_what_is_gone_is_passed_and_noted_when_losses_are_requested() -> None:
     stream, losses = truncated(scaled(), {2: 0, 4: 10}), Losses()
     assert ranges_between(stream, {0: 10, 1: 0}, stream.tail(), losses) == [ByteRange(2, 0, 20), ByteRange(4, 10, 30)]
     # The lengths of 0, 1 and 3 are no longer known.

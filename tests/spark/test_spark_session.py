@@ -274,7 +274,7 @@ def test_byte_limited_batches_end_on_event_boundaries(spark, store, new_stream, 
     assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
 
 
-def test_a_query_starts_at_the_tail_by_default_and_goes_on_from_its_checkpoint(
+def test_a_query_starts_at_the_tail_by_default_and_continues_from_its_checkpoint(
     spark, store, new_stream, write, live, tmp_path: Path
 ) -> None:
     stream, out, checkpoint = new_stream(2), tmp_path / "out", tmp_path / "checkpoint"

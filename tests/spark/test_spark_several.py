@@ -275,7 +275,7 @@ def test_a_deleted_stream_goes_by_fail_on_data_loss(
     assert of_stream(seen, kept) == Counter(events)
 
 
-def test_a_query_of_one_stream_goes_on_as_one_of_several(store, new_streams, write, live) -> None:
+def test_a_query_of_one_stream_continues_as_one_of_several(store, new_streams, write, live) -> None:
     scope, first, second = new_streams("a", "b")
     writer = live(first)
     alone = Query(store, first)

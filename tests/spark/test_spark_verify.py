@@ -81,7 +81,7 @@ def verify(store: StandaloneProcess, *arguments: str) -> tuple[int, dict[str, An
         time.sleep(0.2)
 
 
-def test_chunks_that_are_damaged_missing_or_too_short_are_told_and_nothing_else(
+def test_chunks_that_are_damaged_missing_or_too_short_are_reported_and_nothing_else(
     spark: Any, small_store: StandaloneProcess, chunked: Callable[[str], str], tmp_path: Path
 ) -> None:
     """Of two streams one is healthy; with Spark and without the report is the same."""

@@ -183,7 +183,7 @@ def test_trim_keeps_a_frame_under_way_and_payloads_handed_out() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, -(1 << 31), 93, (1 << 31) - 1])
-def test_bad_length_is_refused_for_good(length: int) -> None:
+def test_bad_length_is_refused_permanently(length: int) -> None:
     """Negative, or one byte past the largest frame; the message says what came; later calls raise it again."""
     receiver = FrameReceiver(frame_length_max=100)
     header = struct.pack(">ii", 77, length)

@@ -119,7 +119,7 @@ async def _assert_ended(lives: Incarnations, container: SegmentContainer) -> Non
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_fault_behind_an_accepted_change_ends_the_container(
+async def test_a_fault_after_an_accepted_change_ends_the_container(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The effect is there, and then something fails before the record is in the log's hands."""

@@ -71,7 +71,7 @@ async def test_a_segment_comes_back_as_it_was_with_its_id(lives: Incarnations) -
         await append(container, A, b"x")
 
 
-async def test_appends_go_on_behind_what_was_stored(lives: Incarnations) -> None:
+async def test_appends_go_on_after_what_was_stored(lives: Incarnations) -> None:
     """A segment that came back takes appends at its end, and is flushed and put away again; a crash at any point."""
     container = await lives.start()
     await container.create(A)
@@ -170,7 +170,7 @@ async def test_the_limit_makes_room_first_and_then_refuses(lives: Incarnations) 
     assert await read_all(container, await container.find(inactive)) == inactive.encode()
 
 
-async def test_idle_segments_are_put_away_by_themselves(lives: Incarnations) -> None:
+async def test_idle_segments_are_deactivated_by_themselves(lives: Incarnations) -> None:
     """Segments not used between two passes are deactivated, down to the number that may stay."""
     container = await lives.start(active_segments_idle_max=2, deactivation_interval_s=0.01)
     for number in range(6):
@@ -313,7 +313,7 @@ async def test_a_merged_source_does_not_come_back_with_its_record(lives: Incarna
     assert await read_all(container, await container.find(A)) == b"target source"
 
 
-async def test_all_tables_of_a_scope_are_told_wherever_they_are(lives: Incarnations) -> None:
+async def test_all_tables_of_a_scope_are_reported_wherever_they_are(lives: Incarnations) -> None:
     """In memory, put away, put away or deleted while pages are turned; none of another kind, scope or partition."""
     container = await lives.start()
     names = [f"s/t{number:02}_kvtable/0.#epoch.0" for number in range(12)]

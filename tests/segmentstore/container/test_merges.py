@@ -74,7 +74,7 @@ async def test_more_sources_than_may_be_active_are_merged_in_pieces(lives: Incar
     assert await read_all(container, await container.find(TARGET)) == expected
 
 
-async def test_sources_before_one_that_cannot_be_merged_are_and_none_behind_it(lives: Incarnations) -> None:
+async def test_sources_before_one_that_cannot_be_merged_are_and_none_after_it(lives: Incarnations) -> None:
     """One source is truncated: those before it are durable when the error is raised, those after it are untouched."""
     container = await lives.start()
     await fill(container, 3)

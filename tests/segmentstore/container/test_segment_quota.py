@@ -143,7 +143,7 @@ async def test_a_held_segment_can_still_be_sealed_truncated_and_deleted(bench: B
     assert bench.store.containers[0].state.backlog.byte_count < 1000
 
 
-async def test_a_writer_of_a_stuck_segment_holds_up_nobody_on_its_connection(bench: Bench) -> None:
+async def test_a_writer_of_a_stuck_segment_delays_no_other_on_its_connection(bench: Bench) -> None:
     """On the wire: the writer is sent away once there is room; another one on the connection is answered at once."""
     replies = NotedReplies()
     processor = AppendProcessor(bench.store, replies, slots_of(4))
@@ -179,7 +179,7 @@ async def test_a_writer_of_a_stuck_segment_holds_up_nobody_on_its_connection(ben
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-async def test_a_writer_hears_that_a_stuck_segment_is_sealed_or_gone(bench: Bench, is_deleted: bool) -> None:
+async def test_a_writer_learns_that_a_stuck_segment_is_sealed_or_gone(bench: Bench, is_deleted: bool) -> None:
     """It would be rejected and retry without end: waiting gives no room to a segment that storage does not accept."""
     replies = NotedReplies()
     processor = AppendProcessor(bench.store, replies, slots_of(4))

@@ -80,7 +80,7 @@ async def test_a_small_file_system_has_a_share_for_its_mark() -> None:
     assert watch.is_log_low
 
 
-async def test_a_look_that_hangs_is_left_alone_and_changes_nothing() -> None:
+async def test_a_check_that_hangs_is_abandoned_and_changes_nothing() -> None:
     """The last result stays, no second check is begun, and the log is checked nevertheless."""
     log, storage = Place(), Place(5)
     watch = watch_over(log, storage, replace(SETTINGS, check_timeout_s=0.002))

@@ -205,7 +205,7 @@ def test_a_call_waits_in_line_until_there_is_room() -> None:
     in_virtual_time(scenario)
 
 
-def test_being_looked_at_often_makes_nobody_wait_longer() -> None:
+def test_frequent_polls_lengthen_no_wait() -> None:
     """SS-34: no wait is a delay that could be restarted. A hundred reliefs a second, each too small, and with each a
     new connection in the queue: a waiter resumes when what was queued before it is relieved, and before all of those.
     """
@@ -260,7 +260,7 @@ def test_calls_are_let_in_one_after_the_other_when_there_is_little_room() -> Non
     in_virtual_time(scenario)
 
 
-def test_closing_lets_everybody_go_on_at_once() -> None:
+def test_closing_wakes_every_waiter_at_once() -> None:
     """SS-35: also those that come later. They are refused by the container."""
 
     async def scenario() -> None:

@@ -259,7 +259,7 @@ async def test_damage_and_formats_that_are_too_old_are_no_later_version(change: 
         await data_of(files | {path: change(files[path])})
 
 
-def test_versions_are_told_apart() -> None:
+def test_versions_are_distinguished() -> None:
     check_version(2, (1, 2))
     with pytest.raises(LaterFormatError, match="format version 3 is of a later version, this one reads 1 to 2"):
         check_version(3, (1, 2))

@@ -569,7 +569,7 @@ async def test_log_closed_while_it_opens_ends_up_closed(tmp_path: Path) -> None:
     await work.close()
 
 
-async def test_an_open_that_was_given_up_does_not_fence_whoever_came_after_it(tmp_path: Path) -> None:
+async def test_an_abandoned_open_does_not_fence_a_later_owner(tmp_path: Path) -> None:
     """Its thread hangs before it claims the log, and continues when another incarnation has long opened it."""
     is_begun, may_go_on = threading.Event(), threading.Event()
 
@@ -979,7 +979,7 @@ async def test_what_comes_during_a_sync_is_written_next_without_the_loop(monkeyp
     assert await contents(log) == list(zip(addresses, (b"first", b"second", b"third"), strict=True))
 
 
-async def test_a_batch_that_fails_behind_another_one_takes_back_no_acknowledgement() -> None:
+async def test_a_batch_that_fails_after_another_one_takes_back_no_acknowledgement() -> None:
     """1. Two batches in one job. 2. The second sync fails. 3. The first is acknowledged, the rest fails, none hangs."""
     disk = new_disk()
     log = make_log(disk, first_file_length_bytes=1 << 17, file_length_bytes=1 << 17)

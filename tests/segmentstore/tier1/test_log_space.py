@@ -125,7 +125,7 @@ async def test_the_reserve_is_filled_up_once_there_is_room_again() -> None:
     await log.close()
 
 
-async def test_appends_wait_for_room_when_the_reserve_is_used_up_and_go_on() -> None:
+async def test_appends_wait_for_room_when_the_reserve_is_used_up_and_continue() -> None:
     """Neither lost nor refused: what the log has no room for is written when there is some."""
     disk = SimulatedDisk(random.Random(1))
     log = await opened_with_reserve(disk)
@@ -188,7 +188,7 @@ async def test_room_that_vanishes_between_the_look_and_the_write_costs_nothing()
     assert not [path for path in disk.files() if "/spare-" in path]
 
 
-async def test_two_logs_that_share_a_full_disk_have_a_reserve_each() -> None:
+async def test_each_of_two_logs_on_a_full_disk_has_its_own_reserve() -> None:
     """What one uses of its reserve takes nothing from the other."""
     disk = SimulatedDisk(random.Random(1))
     for container_id in (0, 1):

@@ -119,7 +119,7 @@ def counted_headers(patch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_headers_of_lone_frames_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_of_single_frames_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 3000 lone frames of different lengths few are read by themselves, and all are found."""
     writer = FileWriter()
     for number in range(3000):
@@ -133,7 +133,7 @@ def test_headers_of_lone_frames_are_not_read_one_by_one(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("other", ["longer", "batch", "large"])
-def test_what_comes_between_lone_frames_is_read_by_itself_and_little_else(
+def test_what_comes_between_single_frames_is_read_by_itself_and_little_else(
     other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frame of another length, a batch of two, or one of several blocks, after each 150 single frames."""
@@ -176,7 +176,7 @@ def test_columns_find_what_frames_one_by_one_do_with_damage_at_any_place(seed: i
 
 
 @pytest.mark.parametrize("wrong", ["epoch", "sequence", "trailer"])
-def test_good_frames_in_the_wrong_place_are_told_as_one_by_one(wrong: str) -> None:
+def test_good_frames_in_the_wrong_place_are_reported_as_one_by_one(wrong: str) -> None:
     """A frame with a good checksum of another epoch, or that skips a number, is corruption; a trailer is the end."""
     writer = FileWriter()
     for _ in range(40):

@@ -153,7 +153,7 @@ async def test_small_chunks_become_few_and_the_bytes_stay() -> None:
     assert len(await world.chunk_names()) > 100
 
 
-async def test_what_lies_behind_the_ends_of_chunks_is_not_joined() -> None:
+async def test_what_lies_after_the_ends_of_chunks_is_not_joined() -> None:
     """SS-213: bytes of writes that failed. A join creates a new chunk and appends to none, so they do no harm;
     it copies only up to the ends in the records.
     """
@@ -411,7 +411,7 @@ async def test_nothing_is_read_where_there_is_nothing_new() -> None:
 
 
 @pytest.mark.parametrize("problem", [StorageFullError("full"), StorageUnavailableError("away")])
-async def test_rounds_go_on_when_storage_does_again(problem: Exception) -> None:
+async def test_rounds_continue_when_storage_does_again(problem: Exception) -> None:
     """Old chunks stay whole meanwhile, nothing is left behind, and the task does not end."""
     world = Stored()
     data = await world.write([3] * 20)

@@ -74,7 +74,7 @@ async def test_a_write_of_many_chunks_goes_in_commits_of_a_bounded_number(world:
     assert await world.storage().read(SEGMENT, 0, 95) == data
 
 
-async def test_work_on_very_many_chunks_lets_others_go_on(world: World) -> None:
+async def test_work_on_very_many_chunks_lets_others_continue(world: World) -> None:
     """Every step of it finds what it needs without waiting, and 20 000 of them held everybody up for a second."""
     count = 1000
     settings = replace(SMALL, chunk_length_max=1, records_cached_max=4 * count, chunks_per_commit_max=128)
@@ -237,7 +237,7 @@ async def test_first_write_after_a_claim_begins_a_new_chunk(world: World) -> Non
     assert await world.storage(3).read(SEGMENT, 0, 100) == b"abcDEF"
 
 
-async def test_zombie_changes_nothing_and_is_told(world: World) -> None:
+async def test_zombie_changes_nothing_and_is_reported(world: World) -> None:
     # SS-201: after epoch 2 opened, every change of epoch 1 fails and leaves the records as they are.
     old, new = world.storage(1), world.storage(2)
     await old.write(SEGMENT, 0, [b"abcdefghijklm"])
@@ -395,7 +395,7 @@ async def test_what_a_change_has_read_is_what_it_was_when_it_is_committed(world:
 # --- Failures of the chunk storage.
 
 
-async def test_garbage_behind_the_recorded_length_makes_a_new_chunk(world: World) -> None:
+async def test_garbage_after_the_recorded_length_makes_a_new_chunk(world: World) -> None:
     # SS-198
     storage = world.storage()
     await storage.write(SEGMENT, 0, [b"abc"])
@@ -406,7 +406,7 @@ async def test_garbage_behind_the_recorded_length_makes_a_new_chunk(world: World
     assert await storage.read(SEGMENT, 0, 100) == b"abcdefghijklmnop"
 
 
-async def test_full_storage_stores_nothing_and_goes_on_later(world: World) -> None:
+async def test_full_storage_stores_nothing_and_continues_later(world: World) -> None:
     # SS-238: full in the second chunk; the first chunk's file is taken back.
     storage = world.storage()
     await storage.write(SEGMENT, 0, [b"abcdefgh"])
@@ -537,7 +537,7 @@ async def test_truncate_beyond_the_length_is_refused(world: World) -> None:
 
 @pytest.mark.parametrize("length", [0, 5, 42])
 @pytest.mark.parametrize("distance", [0, 1, 100])
-async def test_bytes_that_are_skipped_take_no_room_and_writes_go_on_behind_them(
+async def test_bytes_that_are_skipped_take_no_room_and_writes_go_on_after_them(
     world: World, length: int, distance: int
 ) -> None:
     """Also when nothing is stored yet, and over more chunks than one commit takes."""
@@ -703,7 +703,7 @@ async def test_chunk_of_an_old_epoch_that_came_by_merge_is_not_appended_to(world
     assert await new.read(SEGMENT, 0, 99) == b"newold!"
 
 
-async def test_first_write_after_a_claim_begins_a_new_chunk_even_behind_a_merge(world: World) -> None:
+async def test_first_write_after_a_claim_begins_a_new_chunk_even_after_a_merge(world: World) -> None:
     await world.storage(1).write(SEGMENT, 0, [b"old"])
     new = world.storage(2)
     await new.open(SEGMENT)

@@ -257,7 +257,7 @@ async def test_short_file_is_an_error_and_not_a_loop(place: Place) -> None:
 
 
 @pytest.mark.parametrize("given_at_once", [1, 2])
-async def test_a_system_that_gives_less_than_was_asked_for_is_asked_again(
+async def test_a_system_that_gives_less_than_was_requested_is_asked_again(
     place: Place, monkeypatch: pytest.MonkeyPatch, given_at_once: int
 ) -> None:
     """SS-210: a byte at a time; and none at all where the file should continue, which is an error and not a loop."""

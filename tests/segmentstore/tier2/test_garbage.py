@@ -190,7 +190,7 @@ async def test_what_was_not_committed_is_no_garbage() -> None:
     assert await storage.read(SEGMENT, 0, 60) == DATA
 
 
-async def test_a_lease_holds_back_what_is_unlinked_behind_it() -> None:
+async def test_a_lease_holds_back_what_is_unlinked_after_it() -> None:
     """SS-255, SS-257."""
     world = World()
     storage, names = await world.filled()
@@ -227,7 +227,7 @@ async def test_a_layout_that_is_given_up_says_why_though_its_lease_cannot_be_giv
     assert len(storage.garbage.leases) == 1
 
 
-async def test_a_lease_ends_and_cannot_last_for_ever() -> None:
+async def test_a_lease_ends_and_cannot_last_forever() -> None:
     world = World()
     storage, _ = await world.filled()
     await storage.leased_layout(SEGMENT, 4000.0, holder="job 1")

@@ -82,7 +82,7 @@ def test_a_creation_that_is_sent_twice_each_time_is_never_taken_for_somebody_els
 
 
 @pytest.mark.parametrize("recovery_s", [1.0, 40.0])
-def test_a_truncation_that_goes_on_is_waited_for_without_a_second_recovery(recovery_s: float) -> None:
+def test_a_truncation_that_continues_is_waited_for_without_a_second_recovery(recovery_s: float) -> None:
     """A recovery of the lease begins another one of the block, which met the next append in a real HDFS: it hung.
 
     Only what is not done when all of its time is over is recovered after all.
@@ -180,7 +180,7 @@ def test_what_was_synced_is_written_even_if_it_cannot_be_closed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_an_append_cut_short_is_told_and_what_came_of_it_is_seen_by_the_next(seed: int) -> None:
+def test_an_append_cut_short_is_reported_and_what_came_of_it_is_seen_by_the_next(seed: int) -> None:
     """The half-written last block is behind the offset, or it is lost; either way nothing false is ever read."""
 
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
@@ -205,7 +205,7 @@ def test_an_append_cut_short_is_told_and_what_came_of_it_is_seen_by_the_next(see
 
 @pytest.mark.parametrize("fault", [FileFault.LOST_REQUEST, FileFault.LOST_REPLY, FileFault.HALF_WRITTEN])
 @pytest.mark.parametrize("seed", range(4))
-def test_an_append_whose_connection_breaks_is_made_again_behind_a_recovered_lease(fault: FileFault, seed: int) -> None:
+def test_an_append_whose_connection_breaks_is_made_again_after_a_recovered_lease(fault: FileFault, seed: int) -> None:
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         await storage.create_with_content(NAME, [b"abc"])
         files.inject("append", fault)
@@ -259,7 +259,7 @@ def test_an_append_that_comes_late_lands_where_it_was_meant_or_not_at_all() -> N
     assert simulate(scenario).fault_counts == {FileFault.LATE: 20}
 
 
-def test_an_append_that_never_answers_is_told() -> None:
+def test_an_append_that_never_answers_is_reported() -> None:
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         await storage.create_with_content(NAME, [b"abc"])
         files.faults = FileFaults(late_s_max=1e6)
@@ -416,7 +416,7 @@ def test_a_slow_call_holds_up_no_other_chunk() -> None:
     simulate(scenario)
 
 
-def test_a_cancelled_call_lets_the_next_one_on_its_chunk_go_on() -> None:
+def test_a_cancelled_call_lets_the_next_one_on_its_chunk_continue() -> None:
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         await storage.create_with_content(NAME, [b"abc"])
         files.inject("append", FileFault.SLOW)

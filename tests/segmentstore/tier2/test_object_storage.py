@@ -92,7 +92,7 @@ def test_a_creation_that_arrives_after_it_was_sent_again_does_no_harm() -> None:
     simulate(scenario)
 
 
-def test_a_creation_of_unknown_outcome_is_told_as_an_error_and_may_come_late() -> None:
+def test_a_creation_of_unknown_outcome_is_reported_as_an_error_and_may_come_late() -> None:
     """Neither success nor that it exists: the caller knows that the name may come into being."""
 
     async def scenario(storage: ObjectChunkStorage, objects: SimulatedObjects) -> None:
@@ -106,7 +106,7 @@ def test_a_creation_of_unknown_outcome_is_told_as_an_error_and_may_come_late() -
     simulate(scenario)
 
 
-def test_a_creation_goes_on_through_throttling_conflicts_and_lost_requests() -> None:
+def test_a_creation_continues_through_throttling_conflicts_and_lost_requests() -> None:
     async def scenario(storage: ObjectChunkStorage, objects: SimulatedObjects) -> None:
         objects.inject("put_new", ObjectFault.THROTTLE, ObjectFault.CONFLICT)
         await storage.create_with_content(f"{NAME}-1", [b"abc"])
@@ -185,7 +185,7 @@ class _Missing(SimulatedObjects):
         raise StorageBucketMissingError(f"{self.place} is not there")
 
 
-async def test_what_is_refused_for_good_is_not_tried_again() -> None:
+async def test_what_is_refused_permanently_is_not_tried_again() -> None:
     objects = _Missing(SimulatedBucket(), random.Random(1))
     with pytest.raises(StorageBucketMissingError):
         await ObjectChunkStorage(objects, random.Random(1)).create_with_content(NAME, [b"abc"])

@@ -150,7 +150,7 @@ def test_the_first_key_from_an_offset_on_is_that_of_what_begins_before_it(
     assert run.key(OFFSET_MAX) < run.key(0)
 
 
-def test_people_are_told_whose_key_it_is() -> None:
+def test_the_owner_of_a_key_is_shown() -> None:
     assert describe_key(SEGMENT.key) == "storage metadata record 's/a/0'"
     assert describe_key(CHUNK.key) == "storage metadata record 's/a/0' (3.8) at 3"
 

@@ -123,7 +123,7 @@ def test_of_two_chunks_at_one_offset_the_first_is_empty() -> None:
         (b"maxsize=9&0=\xff&", 12, "not UTF-8"),
     ],
 )
-def test_damage_is_told_with_its_place(data: bytes, offset: int, problem: str) -> None:
+def test_damage_is_reported_with_its_place(data: bytes, offset: int, problem: str) -> None:
     """SS-240: nothing is guessed."""
     with pytest.raises(CorruptionError, match=problem) as caught:
         decode_header(NAME, data)
@@ -152,7 +152,7 @@ def test_what_the_older_store_could_not_read_is_not_written() -> None:
             encode_header(header)
 
 
-def test_names_of_the_older_store_are_told_from_others() -> None:
+def test_names_of_the_older_store_are_distinguished_from_others() -> None:
     assert is_rolling_chunk("s/t/0.#epoch.0$offset.0")
     for name in ("s/t/0.#epoch.0$offset.", "$offset.5", "s/t/0$offset.-1", "s/t/0.#epoch.0.E-3-O-0.6f2b", NAME):
         assert not is_rolling_chunk(name), name

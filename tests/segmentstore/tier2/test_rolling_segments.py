@@ -59,7 +59,7 @@ async def read_all(storage: ChunkedStorage, segment: str = SEGMENT) -> bytes:
     return await storage.read(segment, info.start_offset, info.length - info.start_offset)
 
 
-async def test_a_segment_is_adopted_as_it_lies_and_goes_on(world: World) -> None:
+async def test_a_segment_is_adopted_as_it_lies_and_continues(world: World) -> None:
     """Every range reads as it should, nothing of the older layout is touched, and new bytes go to chunks of our own."""
     data = await put_rolling(world.chunks, SEGMENT, PIECES)
     before = await everything(world.chunks)
@@ -110,7 +110,7 @@ async def test_one_without_bytes_begins_where_it_ends(world: World) -> None:
     assert await storage.write(OTHER, 7, [b"abc"]) == 10
 
 
-async def test_what_is_not_there_is_told_from_damage(world: World) -> None:
+async def test_what_is_not_there_is_distinguished_from_damage(world: World) -> None:
     assert await read_layout(world.chunks, SEGMENT) is None
     await put(world.chunks, header_name(SEGMENT), b"")
     assert await read_layout(world.chunks, SEGMENT) is None
@@ -138,7 +138,7 @@ async def test_what_is_not_there_is_told_from_damage(world: World) -> None:
         await read_layout(world.chunks, SEGMENT)
 
 
-async def test_bytes_behind_what_the_header_says_never_counted(world: World) -> None:
+async def test_bytes_after_what_the_header_says_never_counted(world: World) -> None:
     await put(world.chunks, header_name(SEGMENT), b"maxsize=9&0=a&4=b&")
     await put(world.chunks, "a", b"12345")
     await put(world.chunks, "b", b"6789")

@@ -196,7 +196,7 @@ async def test_each_damage_of_a_chunk_or_its_record_is_found(
     assert report.checked_chunk_count >= 8
 
 
-async def test_a_damage_is_told_with_its_place(world: World) -> None:
+async def test_a_damage_is_reported_with_its_place(world: World) -> None:
     chunk = (await world.chunk_records())[1]
     await flip(world, chunk)
     (problem,) = (await checked(world)).problems
@@ -206,7 +206,7 @@ async def test_a_damage_is_told_with_its_place(world: World) -> None:
     assert (gap.segment, gap.chunk, gap.offset, gap.message) == (SEGMENT, "", 0, "no record of bytes 0 to 10")
 
 
-async def test_a_flipped_byte_is_not_looked_for_when_only_lengths_are_asked_for(world: World) -> None:
+async def test_a_check_of_lengths_does_not_read_bytes(world: World) -> None:
     first, second, *_ = await world.chunk_records()
     await flip(world, first)
     await shorten(world, second)

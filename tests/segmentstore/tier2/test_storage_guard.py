@@ -184,7 +184,7 @@ async def test_every_flipped_bit_of_an_identity_is_noticed() -> None:
         assert at // 8 == len(OURS) - 1
 
 
-async def test_a_place_with_chunks_of_nobody_knows_whom_is_refused() -> None:
+async def test_a_place_with_chunks_of_an_unknown_cluster_is_refused() -> None:
     """A new cluster over the long-term storage of one whose identity was removed."""
     inner = MemoryChunkStorage()
     await inner.create_with_content("s/t/0", [b"x"])

@@ -67,7 +67,7 @@ async def test_table_pages_show_every_entry_once() -> None:
             assert [entry.key for entry in page.entries] == [bytes([n]) for n in range(max(first, 2), last + 1)]
 
 
-async def test_table_goes_on_from_a_snapshot() -> None:
+async def test_table_continues_from_a_snapshot() -> None:
     table = MemoryMetadataTable()
     await table.commit([TableUpdate(b"a", b"1"), TableUpdate(b"b", b"2")], [])
     again = MemoryMetadataTable(table.entries())

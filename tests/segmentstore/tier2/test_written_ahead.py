@@ -196,7 +196,7 @@ async def test_all_is_stored_in_order(supports_append: bool, lengths: Sequence[i
 
 
 @BOTH
-async def test_writes_go_on_while_one_is_recorded_and_no_more_than_may(supports_append: bool) -> None:
+async def test_writes_continue_while_one_is_recorded_and_no_more_than_may(supports_append: bool) -> None:
     world = Stepped(supports_append=supports_append)
     world.steps.hold("commit")
     stored: list[int] = []
@@ -327,7 +327,7 @@ async def test_a_failure_of_a_later_write_takes_nothing_from_those_before() -> N
     await world.check(10)
 
 
-async def test_behind_a_failure_no_more_is_begun() -> None:
+async def test_after_a_failure_no_more_is_begun() -> None:
     """Objects: the third fails while the second is under way; the first is recorded, and nothing takes its place."""
     world = Stepped(supports_append=False)
     create = world.chunks.create_with_content
@@ -499,7 +499,7 @@ async def test_nothing_to_write_writes_nothing() -> None:
     assert world.steps.seen == []
 
 
-async def test_a_chunk_that_is_gone_in_the_midst_is_told_as_that() -> None:
+async def test_a_chunk_that_is_gone_in_the_midst_is_reported_as_that() -> None:
     world = Stepped()
     storage = world.storage(settings=replace(SMALL, chunk_length_max=1000))
     world.steps.hold("commit")

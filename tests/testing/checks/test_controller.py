@@ -43,19 +43,19 @@ async def test_a_controller_at_rest_has_nothing_left(service: ControllerService)
     assert await controller.check_controller(service) == []
 
 
-async def test_an_announcement_that_nobody_follows_is_told(service: ControllerService) -> None:
+async def test_an_announcement_without_work_in_progress_is_reported(service: ControllerService) -> None:
     """Of a stream; with the stream's name."""
     await service._context.begin(Subject(SubjectKind.STREAM, "scope", "stream"), SealStream(), "id")
     assert await controller.check_controller(service) == ["work on stream scope/stream is announced, and not done"]
 
 
-async def test_an_announcement_on_a_group_that_nobody_follows_is_told(service: ControllerService) -> None:
+async def test_an_announcement_on_a_group_without_work_in_progress_is_reported(service: ControllerService) -> None:
     """Of a group; with the group's name."""
     await service._context.begin(Subject(SubjectKind.GROUP, "scope", "group"), DeleteGroup(), "id")
     assert await controller.check_controller(service) == ["work on reader group scope/group is announced, and not done"]
 
 
-async def test_a_stream_in_a_passing_state_is_told(service: ControllerService) -> None:
+async def test_a_stream_left_in_a_transient_state_is_reported(service: ControllerService) -> None:
     """Its announcement is gone, and its state remains."""
     tables = await service._catalog.on_stream("scope", "stream", _itself)
     await tables.set_state(StreamState.TRUNCATING)

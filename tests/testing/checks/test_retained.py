@@ -68,7 +68,7 @@ def test_maximum_by_time_counts_from_the_cut_before() -> None:
     assert "of 4.000 s" in model.judge(700, 13.9, 1000)[0]
 
 
-def test_a_head_that_goes_back_is_told() -> None:
+def test_a_head_that_goes_back_is_reported() -> None:
     model = by_size()
     model.acknowledge("group", 800)
     assert model.judge(500, 1.0, 900) == []

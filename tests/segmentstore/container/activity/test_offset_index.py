@@ -235,7 +235,7 @@ async def test_the_end_of_a_merged_segments_index(bench: Bench) -> None:
     assert await bench.entries() == [2000, 4000]
 
 
-async def test_an_index_goes_on_after_a_restart(bench: Bench) -> None:
+async def test_an_index_continues_after_a_restart(bench: Bench) -> None:
     """What was appended and not indexed before is made up for; nothing twice."""
     await bench.store.create_segment(A)
     await bench.append(1000, 600)
@@ -280,7 +280,7 @@ async def test_a_repeated_deletion_takes_away_what_the_first_left(bench: Bench) 
     assert INDEX not in bench.container.state.metadata.by_name
 
 
-async def test_nobody_else_writes_to_an_index(bench: Bench) -> None:
+async def test_an_index_has_one_writer(bench: Bench) -> None:
     await bench.store.create_segment(A)
     await bench.append(2000)
     await bench.look()
@@ -334,7 +334,7 @@ async def test_a_segment_deleted_while_its_index_is_made_leaves_none(bench: Benc
         assert INDEX not in bench.container.state.metadata.by_name, turns
 
 
-async def test_an_index_made_behind_its_segments_deletion_goes_again(
+async def test_an_index_made_after_its_segments_deletion_goes_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deletion has looked for an index before there was one."""
@@ -351,7 +351,7 @@ async def test_an_index_made_behind_its_segments_deletion_goes_again(
     assert INDEX not in bench.container.state.metadata.by_name
 
 
-async def test_a_look_that_fails_once_ends_neither_the_looks_nor_the_container(
+async def test_a_failed_pass_ends_neither_the_passes_nor_the_container(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SS-266. The failure is logged with all its details."""

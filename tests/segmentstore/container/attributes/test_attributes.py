@@ -83,7 +83,7 @@ async def test_few_attributes_make_no_index(lives: Incarnations) -> None:
     assert await container.storage.of(segment).info(attribute_index_segment(segment)) is None
 
 
-async def test_a_thousand_writers_go_on_with_ten_in_memory(lives: Incarnations) -> None:
+async def test_a_thousand_writers_continue_with_ten_in_memory(lives: Incarnations) -> None:
     """SS-130: every writer's number is found again, in memory or in the index, through flushes and crashes."""
     container = await lives.start(**SMALL)
     await container.create(A)
@@ -252,7 +252,7 @@ async def test_nothing_reaches_the_index_before_it_is_durable(lives: Incarnation
     assert await container.get_attribute(A, ident(0)) == 1
 
 
-async def test_a_segment_with_an_index_can_be_put_away(lives: Incarnations) -> None:
+async def test_a_segment_with_an_index_can_be_deactivated(lives: Incarnations) -> None:
     """SS-128: its record names the index; the values are found again when it comes back."""
     container = await lives.start(**SMALL)
     await container.create(A)

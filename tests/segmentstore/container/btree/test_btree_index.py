@@ -578,7 +578,7 @@ async def test_of_two_writers_one_loses_and_does_no_harm() -> None:
     assert await everything(new_index(storage)) in ({**expected, b"both": value(1)}, {**expected, b"both": value(2)})
 
 
-async def test_reader_of_old_finds_its_pages_gone_and_goes_on_with_the_new_state() -> None:
+async def test_reader_of_old_finds_its_pages_gone_and_continues_with_the_new_state() -> None:
     storage = MemoryIndexStorage()
     old = new_index(storage, cache=Cache(NO_CACHE))
     await old.update(numbered(range(100)), b"")

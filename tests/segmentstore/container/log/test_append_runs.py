@@ -175,7 +175,7 @@ async def test_append_that_does_not_follow_ends_a_column_and_is_corruption() -> 
         await recover(Log([frames[0].replace(record, wrong)]), new_state())
 
 
-async def test_damage_is_said_where_it_stands_though_runs_go_over_frames() -> None:
+async def test_damage_is_reported_at_its_offset_although_runs_span_frames() -> None:
     """An append that does not follow, in one of many small frames: the address of that frame is named."""
     log = LogWriter(200)
     for number in range(30):
@@ -286,7 +286,7 @@ async def test_appends_that_are_alone_in_their_frames_are_not_unpacked_one_by_on
     assert await looks_at_single_frames(log, 3000, monkeypatch) < 3000 // 20
 
 
-async def test_what_comes_between_lone_appends_is_looked_at_by_itself_and_little_else(
+async def test_what_comes_between_single_appends_is_looked_at_by_itself_and_little_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Records of the container's own lie between, as they do in a log that was written slowly."""

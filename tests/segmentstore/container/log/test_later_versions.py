@@ -219,7 +219,7 @@ def test_the_check_before_the_claim_reads_a_checkpoint_of_several_frames(
         check(frame)
 
 
-def test_a_segment_record_of_a_later_version_is_told_from_damage() -> None:
+def test_a_segment_record_of_a_later_version_is_distinguished_from_damage() -> None:
     with pytest.raises(LaterFormatError, match="segment record version 2"):
         decode_segment_record(msgspec.msgpack.encode([2, {"other": "fields"}]))
     with pytest.raises(ValueError, match="not a segment record") as damage:

@@ -151,7 +151,7 @@ async def test_frames_acknowledged_out_of_order_commit_in_order() -> None:
     assert bench.heard == [(1, None), (2, None), (3, None)]
 
 
-async def test_what_one_sync_made_durable_is_told_in_the_turn_in_which_the_log_says_so() -> None:
+async def test_what_one_sync_made_durable_is_reported_in_the_turn_in_which_the_log_says_so() -> None:
     """Callers first, in order, then `on_durable`, once. The futures' callbacks, a turn later, complete none twice."""
     bench = Bench()
     pipeline = bench.pipeline
@@ -288,7 +288,7 @@ async def test_what_is_outstanding_is_counted_and_told_when_it_shrinks() -> None
     assert told[-1] == 0
 
 
-async def test_whoever_waits_for_room_hears_of_a_pipeline_that_was_abandoned() -> None:
+async def test_whoever_waits_for_room_is_notified_of_a_pipeline_that_was_abandoned() -> None:
     """Otherwise a stopped container would hold a connection without end."""
     bench = Bench()
     await bench.add(1)

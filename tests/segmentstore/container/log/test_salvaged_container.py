@@ -174,7 +174,7 @@ def put_back(disk: SimulatedDisk, files: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_goes_on(
+async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_continues(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)

@@ -112,7 +112,7 @@ async def test_a_record_that_contradicts_the_log_is_corruption(lives: Incarnatio
     await lives.logs.enable(0)
 
 
-async def test_a_fault_behind_accepted_truncations_ends_the_container(
+async def test_a_fault_after_accepted_truncations_ends_the_container(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The starts in memory have moved and the log will never say so: nothing more is accepted or told."""

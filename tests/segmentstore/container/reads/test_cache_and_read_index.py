@@ -59,7 +59,7 @@ async def test_what_was_truncated_and_stored_goes_at_once() -> None:
     assert cache.used_bytes == 100
 
 
-async def test_a_hole_is_said_up_to_where_the_cache_goes_on() -> None:
+async def test_a_hole_is_said_up_to_where_the_cache_continues() -> None:
     """SS-105."""
     segment = segment_in(Cache(SETTINGS))
     for offset in (0, 100, 200):
@@ -270,7 +270,7 @@ async def test_what_is_not_used_for_too_long_goes_although_there_is_room() -> No
     assert cache.used_bytes == 0
 
 
-async def test_a_generation_lasts_as_long_as_it_is_said_to_and_idle_ones_go_on() -> None:
+async def test_a_generation_lasts_as_long_as_it_is_said_to_and_idle_ones_continue() -> None:
     cache = Cache(AGES)
     segment = stored_blocks(cache, 1)
     cache.advance(10.0)
@@ -380,7 +380,7 @@ async def test_members_go_before_entries_least_recently_used_first() -> None:
     assert cache.member_bytes == 0
 
 
-async def test_an_open_block_that_storage_has_may_go_and_appends_go_on() -> None:
+async def test_an_open_block_that_storage_has_may_go_and_appends_continue() -> None:
     cache = Cache(AGES)
     segment = segment_in(cache)
     segment.index.append(0, b"a" * 20)

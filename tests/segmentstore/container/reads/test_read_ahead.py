@@ -52,7 +52,7 @@ def test_a_reader_that_finds_its_bytes_keeps_its_lead() -> None:
     assert readers.cached(1, 900, 1000) == []
 
 
-def test_nothing_is_wanted_behind_the_limit() -> None:
+def test_nothing_is_wanted_after_the_limit() -> None:
     readers = ahead()
     readers.stored(1, 0, 100, 250)
     assert readers.stored(1, 100, 200, 250) == [(200, 250)]

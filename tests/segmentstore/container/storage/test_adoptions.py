@@ -82,7 +82,7 @@ async def test_many_that_ask_at_once_get_the_same_one(lives: Incarnations) -> No
     assert container.adoptions.adopted_count == 1
 
 
-async def test_a_crash_at_any_step_leaves_what_the_next_life_goes_on_from() -> None:
+async def test_a_crash_at_any_step_leaves_what_the_next_life_continues_from() -> None:
     """Whatever was done by then: the segment is there whole, its chunks too."""
     steps = 0
     is_done = False
@@ -144,7 +144,7 @@ async def test_what_was_deleted_does_not_come_back(lives: Incarnations) -> None:
     assert await read_all(container, A) == b"new"
 
 
-async def test_storage_that_is_away_or_hangs_is_told_and_hides_nothing(lives: Incarnations) -> None:
+async def test_storage_that_is_away_or_hangs_is_reported_and_hides_nothing(lives: Incarnations) -> None:
     """No caller gets "no such segment"; the next request after the outage finds the segment."""
     data = await put_rolling(lives.chunks, A, PIECES)
     lives.settings = replace(lives.settings, layout=replace(lives.settings.layout, look_timeout_s=0.05))
@@ -162,7 +162,7 @@ async def test_storage_that_is_away_or_hangs_is_told_and_hides_nothing(lives: In
     assert await read_all(container, await container.find(A)) == data
 
 
-async def test_damage_is_told_and_is_that_segments_own(lives: Incarnations) -> None:
+async def test_damage_is_reported_and_is_that_segments_own(lives: Incarnations) -> None:
     await put(lives.chunks, f"{A}$header", b"maxsize=9&0=gone&5=la")
     container = await lives.start()
     for _ in range(2):

@@ -203,7 +203,7 @@ async def test_long_pieces_are_summed_by_a_thread_and_short_ones_in_turns(length
         await work.close()
 
 
-def test_the_comparison_comes_behind_the_checksums() -> None:
+def test_the_comparison_comes_after_the_checksums() -> None:
     """A bit that flips right after the checksums were taken is noticed, or they would be those of other bytes."""
     piece = bytearray(b"x" * 100)
     checksummed_blocks: list[tuple[Buffer, int]] = [(piece, crc32c(piece, 0))]

@@ -256,7 +256,7 @@ async def test_an_image_is_written_soon_after_a_start_and_when_chunks_wait(lives
     assert len(await images_of(lives.chunks)) == 1
 
 
-async def test_one_that_is_idle_writes_none_though_its_writer_goes_on(lives: Incarnations) -> None:
+async def test_one_that_is_idle_writes_none_though_its_writer_continues(lives: Incarnations) -> None:
     """What an image itself has logged, and what the storage writer does about that, is no reason for the next."""
     lives.settings = replace(
         lives.settings, writer_interval_s=0.005, flush_age_s=0.02, flush_age_index_s=0.02, checkpoint_log_bytes_idle=1
@@ -553,7 +553,7 @@ async def test_on_full_storage_chunks_are_deleted_and_earlier_images_go(lives: I
     assert len(await images_of(lives.chunks)) == 1
 
 
-async def test_an_overtaken_container_writes_no_image_behind_a_later_one(lives: Incarnations) -> None:
+async def test_an_overtaken_container_writes_no_image_after_a_later_one(lives: Incarnations) -> None:
     """SS-233: it ends, and what it would have deleted stays."""
     old = await lives.start()
     await old.create("s/a", rollover_bytes=10)
@@ -700,7 +700,7 @@ def test_an_image_is_read_back() -> None:
     assert ImageName(0, 16, 1).name > ImageName(0, 9, 1).name, "names are in order, too"
 
 
-def test_an_image_that_is_cut_anywhere_is_told_from_a_damaged_one() -> None:
+def test_an_image_that_is_cut_anywhere_is_distinguished_from_a_damaged_one() -> None:
     """SS-227."""
     data = b"".join(IMAGE.encode())
     for length in range(len(data)):

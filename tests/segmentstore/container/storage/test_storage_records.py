@@ -75,7 +75,7 @@ async def test_two_commits_of_one_record_follow_each_other(lives: Incarnations) 
     assert await values(table, b"k") == [b"1"]
 
 
-async def test_removals_of_a_round_are_done_before_its_callers_go_on(lives: Incarnations) -> None:
+async def test_removals_of_a_round_are_done_before_its_callers_continue(lives: Incarnations) -> None:
     table = records_of(await lives.start())
     await table.commit([*new(b"a"), *new(b"b")], ())
     await asyncio.gather(

@@ -597,7 +597,7 @@ async def test_a_truncation_ahead_of_storage_is_completed_by_the_flush(lives: In
     assert (await container.info(A)).start_offset == 2000
 
 
-async def test_a_seal_reaches_storage_behind_the_appends_before_it(lives: Incarnations) -> None:
+async def test_a_seal_reaches_storage_after_the_appends_before_it(lives: Incarnations) -> None:
     """SS-183: the storage writer is woken by the seal; storage has all bytes when it is sealed."""
     container = await lives.start()
     await container.create(A)
@@ -658,7 +658,7 @@ async def test_what_is_deleted_before_it_was_flushed_never_reaches_storage(lives
 
 
 @pytest.mark.parametrize("stuck_count", [1, 6])
-async def test_segments_whose_storage_is_stuck_hold_up_nobody(lives: Incarnations, stuck_count: int) -> None:
+async def test_segments_whose_storage_hangs_delay_no_other(lives: Incarnations, stuck_count: int) -> None:
     """SS-188: the others are flushed, also when more are stuck than flushes may run at once.
 
     And the log is not cut beyond the first operation that is not in storage.
@@ -824,7 +824,7 @@ async def test_an_operation_about_a_forgotten_segment_does_not_stop_the_writer(l
     assert container.status is ContainerStatus.RUNNING
 
 
-async def test_a_forced_flush_brings_everything_to_storage_while_appends_go_on(lives: Incarnations) -> None:
+async def test_a_forced_flush_brings_everything_to_storage_while_appends_continue(lives: Incarnations) -> None:
     """SS-191, as far as the flush goes: what was durable at the call is in storage after it, whatever came since."""
     container = await lives.start()
     await pause_writer(container)

@@ -384,7 +384,7 @@ def test_a_copy_counts_only_where_its_original_would() -> None:
     assert len(table.tail.slots) == 3
 
 
-def test_a_copy_behind_the_index_counts_if_the_index_has_its_original() -> None:
+def test_a_copy_after_the_index_counts_if_the_index_has_its_original() -> None:
     """SS-155, R6.4: otherwise the key was removed, or written again, after it was copied."""
     entries = list(parse_entries("t", b"".join(encode_put(key, b"1", 7) for key in (b"gone", b"newer", b"kept")), 500))
     table = TableIndex("t", 0)
@@ -399,7 +399,7 @@ def test_a_copy_behind_the_index_counts_if_the_index_has_its_original() -> None:
     assert (table.tail.count_delta, table.tail.live_bytes_delta) == (0, 0)
 
 
-async def test_calls_wait_for_a_table_that_is_being_loaded_but_not_for_ever(lives: IndexedIncarnations) -> None:
+async def test_calls_wait_for_a_table_that_is_being_loaded_but_not_forever(lives: IndexedIncarnations) -> None:
     container = await filled(lives)
     await container.flush()
     container = await lives.restart(container, table_load_timeout_s=0.02)
@@ -529,7 +529,7 @@ async def test_two_flushes_at_once_write_once(lives: IndexedIncarnations) -> Non
     assert lives.disk.update_count == count + 1
 
 
-async def test_a_flush_that_meets_anothers_update_goes_on_from_there(lives: IndexedIncarnations) -> None:
+async def test_a_flush_that_meets_anothers_update_continues_from_there(lives: IndexedIncarnations) -> None:
     """SS-159: the other incarnation has indexed a part of what this one was about to; the rest is added to it."""
     container = await filled(lives)
     segment = container.segment(TABLE)

@@ -34,7 +34,7 @@ def test_keys_between_bounds_equal_a_sorted_list(seed: int) -> None:
 
 
 @pytest.mark.parametrize("is_hasty", [False, True])
-async def test_very_many_keys_are_sorted_while_others_go_on(is_hasty: bool) -> None:
+async def test_very_many_keys_are_sorted_while_others_continue(is_hasty: bool) -> None:
     """What is added and dropped meanwhile counts, also when one who comes in between does not wait."""
     tail = Tail()
     for number in random.Random(1).sample(range(100_000), 30_000):

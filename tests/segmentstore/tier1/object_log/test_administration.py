@@ -158,7 +158,7 @@ def test_a_sweep_keeps_slots_that_a_record_includes_and_deletes_those_of_a_seale
     play(scenario)
 
 
-def test_a_process_whose_empty_journal_is_swept_and_sealed_goes_on_in_another() -> None:
+def test_a_process_whose_empty_journal_is_swept_and_sealed_continues_in_another() -> None:
     """It has opened no log yet, so no record names its journal."""
 
     async def scenario(world: World) -> None:

@@ -166,7 +166,7 @@ def test_a_seal_without_a_change_of_the_record_shuts_out_no_container() -> None:
     play(scenario)
 
 
-def test_one_container_is_taken_over_and_the_others_of_its_process_go_on() -> None:
+def test_one_container_is_taken_over_and_the_others_of_its_process_continue() -> None:
     async def scenario(world: World) -> None:
         factory = world.process()
         lost: list[int] = []
