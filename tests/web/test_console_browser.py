@@ -40,6 +40,7 @@ PAGES = (
     "/console/streams/shop/orders/segments",
     "/console/streams/shop/orders/groups",
     "/console/streams/shop/orders/settings",
+    "/console/streams/shop/orders/tail",
     "/console/streams/shop/orders/retention",
     "/console/streams/shop/orders/transactions",
     "/console/streams/shop/orders/change/truncate?at=latest",
@@ -197,6 +198,35 @@ def test_questions_of_a_user_with_a_problem_take_three_clicks(browser: Browser) 
     browser.link("shop/orders").click()
     browser.link("transactions").click()
     browser.until(lambda: "the decision of its coordinator" in browser.text, "what a transaction waits for")
+
+
+def test_new_events_are_shown_as_they_are_stored(browser: Browser, shop: MemoryServer) -> None:
+    """Also after a pause, without a gap, and whatever they contain."""
+    with shop.connect() as client, client.event_writer("shop/orders") as writer:
+        browser.show(WIDE)
+        browser.open("/console/streams/shop/orders/tail")
+        browser.until(lambda: "live, 0 events" in browser.text, "the connection")
+        for data in (b"first", *HOSTILE):
+            writer.write(data, routing_key="1")
+        writer.flush()
+        browser.until(lambda: f"live, {1 + len(HOSTILE)} events" in browser.text, "the events")
+        assert "<script>window.hit = 1</script>" in browser.text
+        assert browser.driver.execute_script("return window.hit === undefined")
+        browser.press("Pause")
+        writer.write(b"during the pause", routing_key="1")
+        writer.flush()
+        browser.press("Continue")
+        browser.until(lambda: "during the pause" in browser.text, "the event of the pause")
+        assert browser.problems() == []
+
+
+def test_charts_are_drawn(browser: Browser) -> None:
+    browser.show(WIDE)
+    browser.open("/console/")
+    browser.until(lambda: len(browser.driver.find_elements("css selector", ".charts canvas")) == 3, "the charts")
+    browser.open("/console/groups/shop/billing")
+    browser.until(lambda: browser.driver.find_elements("css selector", ".charts canvas"), "the chart of a group")
+    assert browser.problems() == []
 
 
 def test_a_change_is_confirmed_by_typing_the_name(browser: Browser) -> None:

@@ -32,6 +32,36 @@ def test_it_serves_until_it_is_terminated(penstock_server: MemoryServer) -> None
             running.kill()
 
 
+def test_the_console_is_opened_in_a_browser(penstock_server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server ends as soon as the browser has loaded the page."""
+    opened: list[str] = []
+
+    def load(address: str) -> bool:
+        opened.append(address)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("webbrowser.open", load)
+    done = run_command("console", uri=penstock_server.uri)
+    assert len(opened) == 1
+    assert opened[0].startswith("http://localhost:")
+    assert opened[0].endswith("/console/")
+    assert opened[0] in done.stdout
+
+
+def test_the_console_is_served_without_a_browser(penstock_server: MemoryServer) -> None:
+    command = [sys.executable, "-m", "penstock", "console", "--uri", penstock_server.uri, "--no-browser", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=child_environment()) as running:
+        try:
+            assert running.stdout is not None
+            ready = json.loads(running.stdout.readline())
+            page = httpx.get(ready["address"] + "/console/streams", timeout=60)
+            assert page.status_code == 200
+            assert "<h1>Streams</h1>" in page.text
+            assert penstock_server.uri in httpx.get(ready["address"] + "/console/cluster", timeout=60).text
+        finally:
+            running.kill()
+
+
 def test_listening_for_other_machines_needs_encryption(penstock_server: MemoryServer) -> None:
     refused = run_command("web", "--host", "0.0.0.0", uri=penstock_server.uri)
     assert refused.code != 0

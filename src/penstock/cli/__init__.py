@@ -75,7 +75,12 @@ COMMANDS = {
         "jars:jars", "Servers", "Fetch the jars of BookKeeper's client through Maven, for a log in BookKeeper."
     ),
     "settings": _Command("settings:settings", "Servers", "Settings of a server: values and their sources.", True),
-    "web": _Command("web:web", "Servers", "Serve the REST interface of a cluster until SIGTERM or Ctrl-C."),
+    "web": _Command(
+        "web:web", "Servers", "Serve the REST interface and the web console of a cluster until SIGTERM or Ctrl-C."
+    ),
+    "console": _Command(
+        "console:console", "Servers", "Open the web console of a cluster in a browser, and serve it until Ctrl-C."
+    ),
     "user": _Command("user:user", "Servers", "Accounts of a secured server, and what they may do.", True),
     "security": _Command(
         "security:security",

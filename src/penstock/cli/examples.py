@@ -190,6 +190,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "penstock settings show segment_store.cache --json",
     ),
     "web": ("penstock web", "penstock web --uri tls://streams.example.com:9090 --port 9091"),
+    "console": ("penstock console", "penstock console --uri tls://streams.example.com:9090 --no-browser"),
     "user": (
         "penstock user add ann --grant 'prn::/scope:shop/stream:orders,READ'",
         "penstock user list",

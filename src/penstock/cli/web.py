@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,10 +38,31 @@ def web(
     idle: Annotated[str | None, typer.Option(hidden=True, help="End after this time without connections.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the REST interface of a cluster until SIGTERM or Ctrl-C.
+    """Serve the REST interface and the web console of a cluster until SIGTERM or Ctrl-C.
 
     It is a client of the cluster: a request has the rights of the account whose credentials it carries.
     """
+    serve_web(
+        uri, host, port, allow_host or [], certificate=certificate, private_key=private_key, insecure=insecure,
+        descriptor=descriptor, idle=idle, as_json=as_json,
+    )  # fmt: skip
+
+
+def serve_web(
+    uri: str,
+    host: str,
+    port: int,
+    allow_host: Sequence[str] = (),
+    *,
+    certificate: str | None = None,
+    private_key: str | None = None,
+    insecure: bool = False,
+    descriptor: int | None = None,
+    idle: str | None = None,
+    as_json: bool = False,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C. `on_ready`: called with the address of the console once it listens."""
     with exit_on_error(as_json=as_json):
         from penstock.model.errors import InvalidArgumentError
 
@@ -67,7 +89,7 @@ def web(
                 session.call(_reached(session.client))
         else:
             _end_with_standard_input()
-        hosts = (*(allow_host or ()), *(() if host in ("0.0.0.0", "::") else (host,)))
+        hosts = (*allow_host, *(() if host in ("0.0.0.0", "::") else (host,)))
         app = WebApp(connection_to(uri), WebSettings(hosts=hosts), controller=uri)
         listening = _listen(host, port) if descriptor is None else socket.socket(fileno=descriptor)
         scheme = "http" if certificate is None else "https"
@@ -76,9 +98,11 @@ def web(
             app, log_level="warning", access_log=False, ssl_certfile=certificate, ssl_keyfile=private_key,
             h11_max_incomplete_event_size=16 * 1024, timeout_keep_alive=75, server_header=False,
         )  # fmt: skip
-        tell("web_ready", {"address": shown, "controller": uri}, [f"REST interface: {shown}/v1/openapi.json"],
-             as_json=as_json)  # fmt: skip
+        lines = [f"REST interface: {shown}/v1/openapi.json", f"Web console: {shown}/console/"]
+        tell("web_ready", {"address": shown, "controller": uri}, lines, as_json=as_json)
         _flush()
+        if on_ready is not None:
+            on_ready(f"{shown}/console/")
         asyncio.run(_serve(uvicorn.Server(config), listening, None if idle is None else seconds_of(idle)))
 
 

@@ -136,11 +136,8 @@ async def start_of(request: Request, at: str) -> StreamCut:
         return await client.head(stream)
     if at == "latest":
         return await client.tail(stream)
-    if at.startswith("{") and not is_cut_text(at):
-        try:
-            positions = msgspec.json.decode(at.encode(), type=dict[int, int])
-        except msgspec.DecodeError as error:
-            raise BadRequestError(f"at is not a cut: {error}") from error
+    positions = _positions_of(at)
+    if positions is not None:
         return await cut_of(request, positions)
     if not is_cut_text(at):
         return await client.cut_at_time(stream, at)
@@ -148,6 +145,14 @@ async def start_of(request: Request, at: str) -> StreamCut:
     if (cut.scope, cut.stream) != (scope, name):
         raise BadRequestError(f"the cut belongs to {cut.scope}/{cut.stream}, not to {stream}")
     return await cut_of(request, cut.positions)
+
+
+def _positions_of(at: str) -> dict[int, int] | None:
+    """Return the offsets of a cut as ``{"0": 123}``; None for another form, of which the text of a cut is one."""
+    try:
+        return msgspec.json.decode(at.encode("utf-8", "surrogatepass"), type=dict[int, int])
+    except msgspec.DecodeError:
+        return None
 
 
 async def cut_of(request: Request, positions: Mapping[int, int]) -> StreamCut:

@@ -89,6 +89,22 @@ def _with_token(request: PageRequest, token: str) -> str:
     return address("streams", request.path["scope"], request.path["stream"], "events", **query, token=token)
 
 
+async def show_tail(request: PageRequest) -> Answer:
+    """Show new events as they are stored, by a script that follows the stream over the REST interface."""
+    scope, name = split_scoped_name(request.stream)
+    segments = [each.segment_id for each in await request.client.segments_of(request.stream)]
+    contains, segment = request.text("contains"), request.number("segment", -1, least=-1)
+    path = rest_path("scopes", scope, "streams", name, "tail", segment=segment, contains=contains)
+    return Page("tail.html", f"{request.stream}: tail", {
+        "stream": request.stream, "tab": "tail", "segments": segments, "segment": segment, "contains": contains,
+        "tail": path,
+        "snippets": [
+            Snippet("Command", command("penstock", "tail", request.stream, "--uri", request.controller)),
+            Snippet("REST", curl(request.origin, "GET", path, user=request.user).replace("curl", "curl -N", 1)),
+        ],
+    })  # fmt: skip
+
+
 async def download_event(request: PageRequest) -> Answer:
     """Return one event as a file."""
     segment, offset = request.number("segment", -1), request.number("offset", -1)
@@ -227,6 +243,7 @@ _STREAM = "/streams/{scope}/{stream}"
 ROUTES: tuple[PageRoute, ...] = (
     PageRoute(_STREAM, show_stream),
     PageRoute(_STREAM + "/events", show_events),
+    PageRoute(_STREAM + "/tail", show_tail),
     PageRoute(_STREAM + "/event", download_event),
     PageRoute(_STREAM + "/segments", show_segments),
     PageRoute(_STREAM + "/groups", show_groups),
