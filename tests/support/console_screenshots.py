@@ -30,7 +30,6 @@ PICTURES: dict[str, tuple[str, int, int, bool]] = {
     ),
     "segments": ("/console/streams/shop/orders/segments", 1280, 900, True),
     "transactions": ("/console/streams/shop/payments/transactions", 1280, 360, False),
-    "retention": ("/console/streams/shop/orders/retention", 1280, 640, False),
     "phone": ("/console/", 390, 844, True),
 }
 
@@ -127,7 +126,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with served_cluster() as address, opened_browser(address) as browser:
         browser.open("/console/")
-        time.sleep(45)  # So that charts and trends have something to show.
+        time.sleep(40)  # So that charts and trends have something to show.
         for name, (path, width, height, is_dark) in PICTURES.items():
             browser.show(width, is_dark=is_dark, height=height)
             browser.open(path)

@@ -50,7 +50,7 @@ async def show_group(request: PageRequest) -> Answer:
     return Page("group.html", f"Reader group {request.group}", {
         "group": request.group, "scope": scope, "name": name, "made_by": made_by, "found": description,
         "lags": lags, "lag_problem": problem, "trend": sampler.trend(request.group), "why": _why(description) or (
-            "" if known is None else why_behind(known)
+            "" if known is None else why_behind(known, sampler.trend(request.group))
         ),
         "holders": [] if description is None else _holders(description),
         "snippets": [

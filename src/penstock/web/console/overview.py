@@ -42,12 +42,15 @@ async def overview(request: PageRequest) -> Answer:
 
 def group_rows(sampler: Sampler) -> list[GroupRow]:
     """Return all groups, the one with most unread bytes first."""
-    rows = [GroupRow(name, lag, sampler.trend(name), why_behind(lag)) for name, lag in (sampler.groups or {}).items()]
+    rows = [
+        GroupRow(name, lag, sampler.trend(name), why_behind(lag, sampler.trend(name)))
+        for name, lag in (sampler.groups or {}).items()
+    ]
     return sorted(rows, key=lambda row: (row.lag.problem is None, -row.lag.total_unread_bytes, row.name))
 
 
-def why_behind(lag: GroupLag) -> str:
-    """Return why a group is behind, as far as its state shows it; empty if nothing is wrong."""
+def why_behind(lag: GroupLag, trend: str) -> str:
+    """Return why a group is behind, as far as its state and its trend show it; empty if nothing is wrong."""
     if lag.problem is not None:
         return f"its state could not be read: {lag.problem}"
     if lag.recreated:
@@ -60,7 +63,7 @@ def why_behind(lag: GroupLag) -> str:
         return "it has no readers"
     if lag.unassigned_segment_count:
         return f"{lag.unassigned_segment_count} segments have no reader"
-    return ""
+    return "its readers are slower than its writers" if trend == "growing" else ""
 
 
 def store_rows(found: ClusterStatistics) -> list[dict[str, object]]:
