@@ -12,9 +12,10 @@ from penstock.controller.errors import MembershipLostError
 from penstock.controller.ownership.zookeeper_coordinator import ZooKeeperMembership
 from penstock.model.assignment_plan import Move, MoveReason, _Draft
 from penstock.model.errors import ControllerUnavailableError
-from penstock.runtime.coordination import ANY_VERSION, Children, CoordinationStore
+from penstock.runtime.coordination import ANY_VERSION, Children, CoordinationStore, Session
 from penstock.segmentstore.cluster.ends import KnownEnds
 from penstock.segmentstore.cluster.hold import ContainerHold
+from penstock.segmentstore.cluster.member import ClusterMember
 from penstock_simulation.mutations.mutation import Mutation, patched
 from penstock_simulation.workloads.plans import PlanSettings
 from penstock_simulation.workloads.profile import Profile
@@ -107,6 +108,17 @@ def _place_at_drained_stores() -> AbstractContextManager[None]:
     return patched(_Draft, "place_drained", place)
 
 
+def _open_without_the_cluster() -> AbstractContextManager[None]:
+    before_open = ClusterMember._before_open
+
+    async def before_open_if_reached(self: ClusterMember, container_id: int) -> None:
+        store = self._sessions.store
+        if store is not None and store.session is Session.CONNECTED:
+            await before_open(self, container_id)
+
+    return patched(ClusterMember, "_before_open", before_open_if_reached)
+
+
 def _planted(name: str, breaks: str, apply: Callable[[], AbstractContextManager[None]], profile: Profile) -> Mutation:
     return Mutation(name, breaks, profile, apply)
 
@@ -137,6 +149,10 @@ MEMBER_MUTATIONS: Sequence[Mutation] = (
     _planted(
         "give the last drained container to a drained store", "a drained store gets no container",
         _place_at_drained_stores, replace(_of("drained members", "drain"), store_count_min=4),
+    ),
+    _planted(
+        "open a container while suspended", "a store opens only what it holds",
+        _open_without_the_cluster, _of("suspended members", "store cut off"),
     ),
 )  # fmt: skip
 """Bugs of this kind. Profiles without `member_fault_gap_s` do not find them."""
