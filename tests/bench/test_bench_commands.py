@@ -89,8 +89,8 @@ def test_every_command_is_run_here() -> None:
     """A command without a test stops working unnoticed. Java's has a test below."""
     found = {path.stem for path in BENCH.glob("*.py") if not path.stem.startswith("_")}
     # `plan` measures a function alone, so its report has no fields about a server; `compare` runs other commands.
-    # These and `object_log`, which needs an S3 server, have tests of their own.
-    assert found - {"java_client", "plan", "compare", "object_log"} == (
+    # These, `object_log`, which needs an S3 server, and `bookkeeper`, which needs bookies, have tests of their own.
+    assert found - {"java_client", "plan", "compare", "object_log", "bookkeeper"} == (
         COMMANDS.keys() | SPARK_COMMANDS.keys() | CLUSTER_COMMANDS.keys()
     )
 
@@ -110,6 +110,16 @@ def test_the_log_in_a_bucket_is_measured(tmp_path: Path) -> None:
     measured = json.loads(done.stdout)
     assert measured.keys() >= COMMON_FIELDS | {"batch_interval_s"}
     assert "idle" in next(iter(value for key, value in measured.items() if key.endswith("_ms")))
+
+
+@pytest.mark.nightly
+def test_the_log_in_bookkeeper_is_measured(tmp_path: Path) -> None:
+    """Beside plain appends of the Java client, on the same bookies."""
+    done = run("bookkeeper", "--quick", "--lengths", "100", "--directory", str(tmp_path))
+    if "nothing can be measured" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["lengths"]["100"].keys() >= {"ratio", "loop_cpu_us", "alone"}
 
 
 def test_two_checkouts_are_compared_in_turns(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ FAULTY_BUCKET = ObjectFaults(
         )
     ),
 )
-KINDS = [
+KINDS: list[object] = [
     "memory",
     "local",
     "simulated disk",
@@ -125,7 +125,8 @@ KINDS = [
 #: Set by `test_durable_log_on_bookies.py`, which runs this module in a process with a Java virtual machine.
 BOOKIES_URL = os.environ.get("PENSTOCK_TEST_BOOKIES_URL", "")
 if BOOKIES_URL:
-    KINDS = ["real bookies", "real bookies, a process each"]
+    # Several clients of BookKeeper for each test take long.
+    KINDS = ["real bookies", pytest.param("real bookies, a process each", marks=pytest.mark.nightly)]
 BOOKIE_LOG_SETTINGS = BookKeeperSettings(
     frame_length_max_bytes=FRAME_LENGTH_MAX,
     in_flight_bytes_max=60_000,

@@ -105,7 +105,7 @@ class BookKeeper:
         await self.start()
         loop = asyncio.get_running_loop()
 
-        def created() -> Any:
+        def created() -> JavaWriter:
             import jpype
 
             custom = jpype.JClass("java.util.HashMap")()
@@ -114,9 +114,10 @@ class BookKeeper:
             request = self._client.newCreateLedgerOp().withEnsembleSize(quorum.ensemble)
             request = request.withWriteQuorumSize(quorum.ensemble).withAckQuorumSize(quorum.ack)
             request = request.withDigestType(_digest()).withPassword(_java_bytes(self._password))
-            return self._answer(request.withCustomMetadata(custom).execute())
+            handle = self._answer(request.withCustomMetadata(custom).execute())
+            return JavaWriter(self, handle, quorum, observer, loop)
 
-        return JavaWriter(self, await self._run(created), quorum, observer, loop)
+        return await self._run(created)
 
     async def open(self, ledger_id: int, *, is_fencing: bool) -> JavaReader:
         """See `LedgerStore.open`."""
@@ -183,7 +184,11 @@ class BookKeeper:
 
 
 class JavaWriter:
-    """`LedgerWriter` over a handle of the Java client."""
+    """`LedgerWriter` over a handle of the Java client. Made in a thread of the pool.
+
+    JPype examines each class of Java when it is first used, which takes long: all that the event loop's thread uses
+    later is used here once.
+    """
 
     def __init__(
         self,
@@ -206,6 +211,10 @@ class JavaWriter:
         self._quorum = quorum
         self._ledger_id = int(handle.getId())
         self._is_over = False
+        jpype.JClass("java.util.concurrent.CompletableFuture")
+        self._direct(bytes(_DIRECT_BYTES_MIN))
+        self._bytes(b"\0")
+        _ = self.bookies
         #: Futures of the appends in their order; None ends the thread.
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._drain, name=f"ledger {self._ledger_id}", daemon=True).start()

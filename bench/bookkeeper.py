@@ -1,0 +1,148 @@
+"""The log in BookKeeper beside plain appends of BookKeeper's Java client, on the same bookies.
+
+    python bench/bookkeeper.py                     # three bookies, 100 B and 64 KB
+    python bench/bookkeeper.py --seconds 20 --lengths 100
+
+Bookies, ZooKeeper and the client share this machine. Both sides append entries of the same length to ledgers on 3
+bookies of which 2 confirm, with the same number of entries in flight, one after the other in alternating rounds.
+`ratio` is the median rate of the log divided by that of plain Java. `loop_cpu_us` is CPU time of the event loop's
+thread per entry of the log, `alone` the time of single appends. Needs Java with a compiler, and Maven.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from _common import parser, percentiles_ms, report, work_directory
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from penstock.runtime.bookkeeper import open_ledger_store
+from penstock.runtime.java_machine import start_java
+from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace
+from penstock.runtime.runtime import real_runtime
+from penstock.runtime.zookeeper import ZooKeeper
+from penstock.segmentstore.tier1.bookkeeper.bookkeeper_log import BookKeeperLog
+from penstock.segmentstore.tier1.bookkeeper.factory import BookKeeperLogFactory
+from penstock_simulation.java_client import JavaUnavailableError, java_with_compiler
+from support.bookkeeper_server import Bookies, BookiesUnavailableError
+from support.zookeeper_server import ZooKeeperServers, ZooKeeperUnavailableError
+
+_SOURCE = Path(__file__).with_name("java") / "LedgerAppends.java"
+_ROUNDS = 3
+_ALONE_COUNT = 200
+#: Bytes in flight, and the most entries.
+_WINDOW_BYTES = 8 * 1024 * 1024
+_WINDOW_MAX = 256
+
+
+def java_rate(bookies: Bookies, length: int, window: int, seconds: float) -> float:
+    """Return entries per second of the Java client alone."""
+    uri = LedgerPlace.parse(bookies.url).service_uri
+    done = subprocess.run(
+        [
+            java_with_compiler(), "-Xmx256m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC", "-Dlog4j2.level=OFF",
+            "-cp", f"{bookies.jars}/*", str(_SOURCE), uri, str(length), str(window), str(seconds),
+        ],
+        capture_output=True, text=True, timeout=300 + seconds * 10, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise SystemExit(f"the Java client failed: {done.stderr[-2000:]}")
+    rates = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("RATE ")]
+    if not rates:
+        raise SystemExit(f"the Java client printed no rate: {done.stdout[-1000:]}")
+    return float(rates[-1])
+
+
+async def log_rate(log: BookKeeperLog, length: int, window: int, seconds: float) -> tuple[float, float]:
+    """Return entries per second of the log, and microseconds of CPU of the loop's thread per entry."""
+    frame = bytes(length)
+    loop = asyncio.get_running_loop()
+    futures: list[asyncio.Future[object]] = []
+    began_s, cpu_s = loop.time(), time.thread_time()
+    count = 0
+    while loop.time() - began_s < seconds:
+        futures = [log.append([frame], length) for _ in range(window // 2)]
+        more = [log.append([frame], length) for _ in range(window // 2)]
+        count += len(futures) + len(more)
+        await futures[-1]
+        await more[-1]
+    return count / (loop.time() - began_s), (time.thread_time() - cpu_s) / count * 1e6
+
+
+async def alone(log: BookKeeperLog, length: int) -> dict[str, float]:
+    """Return percentiles of appends of which each waits for the one before."""
+    taken_s = []
+    for _ in range(_ALONE_COUNT):
+        began_s = time.perf_counter()
+        await log.append([bytes(length)], length)
+        taken_s.append(time.perf_counter() - began_s)
+    return percentiles_ms(taken_s)
+
+
+async def measure(bookies: Bookies, lengths: list[int], seconds: float) -> dict[str, object]:
+    """Return the figures of each length."""
+    runtime = real_runtime()
+    place = LedgerPlace.parse(bookies.url)
+    service = ZooKeeper(replace(place.zookeeper, root=f"/bench/{uuid.uuid4().hex}"))
+    session = await service.open_session(makes_root=True)
+    await session.close()
+    ledgers = open_ledger_store(place, LedgerClientSettings("penstock"), runtime.work)
+    factory = BookKeeperLogFactory(ledgers, service, runtime, cluster_id="bench", container_count=1)
+    figures: dict[str, object] = {}
+    log = factory.create(0)
+    await log.open()
+    for length in lengths:
+        window = max(2, min(_WINDOW_MAX, _WINDOW_BYTES // length))
+        await log_rate(log, length, window, min(seconds, 1.0))
+        ours, java, loop_us = [], [], []
+        for _ in range(_ROUNDS):
+            java.append(await asyncio.to_thread(java_rate, bookies, length, window, seconds))
+            rate, cpu_us = await log_rate(log, length, window, seconds)
+            ours.append(rate)
+            loop_us.append(cpu_us)
+        figures[str(length)] = {
+            "in_flight": window,
+            "log_per_s": [round(each) for each in ours],
+            "java_per_s": [round(each) for each in java],
+            "ratio": round(statistics.median(ours) / statistics.median(java), 3),
+            "loop_cpu_us": round(statistics.median(loop_us), 2),
+            "alone": await alone(log, length),
+        }
+    await log.close()
+    await factory.close()
+    await runtime.work.close()
+    return figures
+
+
+def main() -> None:
+    """Run the servers and measure."""
+    made = parser(__doc__ or "")
+    made.add_argument("--lengths", type=int, nargs="+", default=[100, 65_000])
+    options = made.parse_args()
+    seconds = 0.3 if options.quick else options.seconds
+    with work_directory(options) as directory:
+        zookeeper = bookies = None
+        try:
+            java_with_compiler()
+            zookeeper = ZooKeeperServers(Path(directory) / "zookeeper", 1).start()
+            bookies = Bookies(Path(directory) / "bookies", zookeeper.address, 3).start()
+            start_java("the bench", str(bookies.jars), heap_mb=128, direct_mb=256)
+            report("bookkeeper", {"lengths": asyncio.run(measure(bookies, options.lengths, seconds))})
+        except (BookiesUnavailableError, JavaUnavailableError, ZooKeeperUnavailableError) as error:
+            raise SystemExit(f"nothing can be measured: {error}") from error
+        finally:
+            for servers in (bookies, zookeeper):
+                if servers is not None:
+                    servers.stop()
+
+
+if __name__ == "__main__":
+    main()
