@@ -65,7 +65,6 @@ async def log_rate(log: BookKeeperLog, length: int, window: int, seconds: float)
     """Return entries per second of the log, and microseconds of CPU of the loop's thread per entry."""
     frame = bytes(length)
     loop = asyncio.get_running_loop()
-    futures: list[asyncio.Future[object]] = []
     began_s, cpu_s = loop.time(), time.thread_time()
     count = 0
     while loop.time() - began_s < seconds:
