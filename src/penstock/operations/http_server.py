@@ -140,7 +140,9 @@ class _HttpConnection:
             elif isinstance(event, h11.Data):
                 body_bytes += len(event.data)
                 if body_bytes > settings.request_bytes_max:
-                    raise h11.RemoteProtocolError("the request has a body", error_status_hint=413)
+                    raise h11.RemoteProtocolError(
+                        f"the body of the request exceeds {settings.request_bytes_max} bytes", error_status_hint=413
+                    )
             elif isinstance(event, h11.EndOfMessage):
                 return request
             elif isinstance(event, h11.ConnectionClosed):

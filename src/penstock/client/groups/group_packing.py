@@ -35,8 +35,8 @@ def pack_record(record: bytes) -> list[bytes]:
     parts = [packed[start : start + _PART_BYTES_MAX] for start in range(0, len(packed), _PART_BYTES_MAX)]
     if len(parts) > _PART_COUNT_MAX or len(record) > _RECORD_BYTES_MAX:
         raise InvalidArgumentError(
-            f"the state of a reader group would have {len(packed)} bytes, more than the "
-            f"{_PART_COUNT_MAX * _PART_BYTES_MAX} that are stored: let several groups share the streams"
+            f"the compressed state of a reader group would have {len(packed)} bytes; at most "
+            f"{_PART_COUNT_MAX * _PART_BYTES_MAX} can be stored: divide the streams among several groups"
         )
     parts[0] = _HEADER.pack(_FORMAT, len(parts), zlib.crc32(packed), len(packed)) + parts[0]
     return parts

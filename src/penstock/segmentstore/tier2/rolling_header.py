@@ -87,7 +87,9 @@ def encode_header(header: RollingHeader) -> bytes:
         before = chunk.start
         parts.append(f"{chunk.start}={chunk.name}&")
     if not 0 < header.chunk_length_max <= OFFSET_MAX:
-        raise InvalidArgumentError(f"chunks of at most {header.chunk_length_max} bytes cannot be")
+        raise InvalidArgumentError(
+            f"the maximum length of chunks is {header.chunk_length_max} bytes, it must be 1 to {OFFSET_MAX}"
+        )
     return "".join(parts).encode()
 
 
@@ -128,7 +130,7 @@ class _Reader:
         if key == _MAX_LENGTH_KEY:
             length_max = self._number(value)
             if not length_max:
-                self._damaged("chunks of at most 0 bytes cannot be")
+                self._damaged("the maximum length of chunks is 0 bytes")
             # The following entries belong to the merged segment.
             if self._chunk_length_max is None:
                 self._chunk_length_max = length_max

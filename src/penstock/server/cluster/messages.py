@@ -59,5 +59,5 @@ def decode_from_member(line: bytes) -> FromMember:
     try:
         message: FromMember = msgspec.json.decode(line, type=FromMember)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a segment store process wrote {line[:200]!r}: {error}") from error
+        raise ProtocolError(f"expected a message of a segment store process, found {line[:200]!r}: {error}") from error
     return message
