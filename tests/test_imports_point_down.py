@@ -42,9 +42,11 @@ ALLOWED = {
     # The REST interface: a client.
     "web": {"model", "runtime", "client"},
     "quickstart": {"model", "runtime", "client", "spark", "server"},
+    # A cluster on one machine, for demonstrations.
+    "demo": {"model", "runtime", "client", "server"},
     "cli": {
         "model", "runtime", "wire", "client", "spark", "jobs", "quickstart", "security", "server", "administration",
-        "web",
+        "web", "demo",
     },
     "__main__": {"cli"},
 }  # fmt: skip

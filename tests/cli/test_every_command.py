@@ -99,7 +99,7 @@ LOCAL = {
     "storage survey", "storage import", "storage export",
     "cluster init", "cluster status", "cluster stores", "cluster containers", "cluster drain", "cluster undrain",
     "cluster move", "cluster balance", "cluster log list", "cluster log enable", "cluster log disable",
-    "cluster log salvage", "cluster sweep",
+    "cluster log salvage", "cluster sweep", "cluster demo",
 }  # fmt: skip
 
 
@@ -212,6 +212,15 @@ BAD_INPUT = {
     "cluster log disable": [[], ["x"], ["-1"], ["0"]],
     "cluster log salvage": [[], ["x"], ["-1"], ["0"]],
     "cluster sweep": [["extra"], []],
+    "cluster demo": [
+        ["extra"],
+        ["--stores", "0"],
+        ["--script", "dance"],
+        ["--script", "kill"],
+        ["--script", "wait long"],
+        ["--directory", "/dev/null/x"],
+        ["--bucket", "nowhere"],
+    ],
     "quickstart": [["extra"], ["--no-such-option"]],
     "version": [["extra"]],
     "log list": [["extra"], ["--data-dir", "/nowhere/at/all"]],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from penstock.cli import cluster_log
+from penstock.cli.cluster_demo import demo
 from penstock.cli.cluster_session import Config, DryRun, ZooKeeper, in_session, load
 from penstock.cli.failure import exit_on_error
 from penstock.cli.options import AsJson
@@ -223,6 +224,7 @@ def balance(
 
 
 cluster.command()(cluster_log.sweep)
+cluster.command()(demo)
 
 
 def _run(config: Path | None, zookeeper: str | None, action: Callable[[ClusterAdministration], Awaitable[T]]) -> T:

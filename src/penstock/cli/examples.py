@@ -49,6 +49,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "cluster log enable": ("penstock cluster log enable 7 --zookeeper zk1:2181/penstock",),
     "cluster log disable": ("penstock cluster log disable 7 --zookeeper zk1:2181/penstock",),
     "cluster log salvage": ("penstock cluster log salvage 7 --zookeeper zk1:2181/penstock --dry-run",),
+    "cluster demo": (
+        "penstock cluster demo",
+        "penstock cluster demo --script 'kill 2; served; start 2; served; drain 1; served'",
+        "penstock cluster demo --bucket s3://bucket/demo --json --script 'stop 2; served; cont 2; wait 10'",
+    ),
     "cluster sweep": ("penstock cluster sweep --zookeeper zk1:2181/penstock --dry-run",),
     "store-child": ("penstock standalone --segment-stores 4",),
     "version": ("penstock version", "penstock version --json"),
