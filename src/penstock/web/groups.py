@@ -174,7 +174,7 @@ ROUTES: tuple[Route, ...] = (
         reset_group,
         body=GroupReset,
         reply=GroupResetReply,
-        needs="READ_UPDATE on the group, READ on its streams",
+        needs="the rights of a reader of the group: READ on it and its streams",
     ),
     Route(
         "DELETE",
@@ -182,7 +182,7 @@ ROUTES: tuple[Route, ...] = (
         "Remove a reader that ended without closing.",
         remove_reader,
         204,
-        needs="READ_UPDATE on the group",
+        needs="the rights of a reader of the group",
     ),
     Route(
         "GET",
