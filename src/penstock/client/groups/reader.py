@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.client.common.life_cycle import LifeCycle
 from penstock.client.common.retry import Backoff
 from penstock.client.common.tasks import start_watched
+from penstock.client.common.telemetry import operation, telemetry_of_process
 from penstock.client.groups.group_state import HeldSegment
 from penstock.client.groups.membership import GroupMembership, OnChange
 from penstock.client.groups.positions import Positions
@@ -89,6 +90,8 @@ class Reader(LifeCycle):
         self._chunk: EventChunk | None = None
         self._source: SegmentEvents | None = None
         self._reading_count = 0
+        self._telemetry = telemetry_of_process()
+        self._group = f"{group.scope}/{group.name}"
         # How far the hand-out was at the last check, and when that value was first observed.
         self._progress: tuple[EventChunk | None, int] = (None, 0)
         self._progress_s = 0.0
@@ -265,6 +268,8 @@ class Reader(LifeCycle):
                 chunk = self._chunk_to_go_on_with()
                 if chunk is not None or self._take():
                     if self._chunk is not None:
+                        if chunk is None and self._telemetry is not None:
+                            self._telemetry.received(self._chunk, self._group)
                         return self._chunk
                     continue
                 if self.is_finished:
@@ -355,7 +360,8 @@ class Reader(LifeCycle):
                 raise InvalidArgumentError(f"{segment}: nothing was handed out up to {offset} that could be committed")
             source.committed = max(source.committed, offset)
         sources = [(self._membership.open_segments[segment], offset) for segment, offset in at.items()]
-        await self._membership.store()
+        with operation(self._telemetry, "commit", "settle", self._group):
+            await self._membership.store()
         if self._mode is Positions.AT_EXIT:
             return
         missing = {source.segment for source, offset in sources if source.stored.offset < offset}

@@ -16,6 +16,7 @@ from typing import cast
 from penstock.client.common.arrow import check_keys, frame_array, is_arrow, payloads_of
 from penstock.client.common.life_cycle import LifeCycle
 from penstock.client.common.tasks import start_watched
+from penstock.client.common.telemetry import operation, telemetry_of_process
 from penstock.client.controller.stream_segments import SegmentMap, SegmentRange, SegmentSource
 from penstock.client.settings import ClientSettings
 from penstock.client.transport.connection_pool import ConnectionPool
@@ -90,6 +91,7 @@ class EventWriter(LifeCycle):
         self._failure: PenstockError | None = None
         self._unacknowledged_bytes = 0
         self._acknowledged_event_count = 0
+        self._telemetry = telemetry_of_process()
         #: Sealed segments whose events are being moved to their successors; one at a time, regardless of their number.
         self._spread_count = 0
         self._spreading = asyncio.Lock()
@@ -341,13 +343,14 @@ class EventWriter(LifeCycle):
 
         Raises `TimeoutError` if that takes longer than `timeout_s`: the events are still in flight.
         """
-        with self._lock:
-            acks = [block.ack for block in self._segments.pending()]
-        async with asyncio.timeout(timeout_s):
-            for ack in acks:
-                await ack._settled()
-        if self._failure is not None:
-            raise self._failure
+        with operation(self._telemetry, "send", "send", self._source.name):
+            with self._lock:
+                acks = [block.ack for block in self._segments.pending()]
+            async with asyncio.timeout(timeout_s):
+                for ack in acks:
+                    await ack._settled()
+            if self._failure is not None:
+                raise self._failure
 
     async def note_time(self, time: NotedTime) -> None:
         """Note that all events written so far are of `time` or before; returns when they are durable and it is noted.
@@ -491,7 +494,10 @@ class EventWriter(LifeCycle):
             self._unacknowledged_bytes -= size_bytes
             self._turn_start_bytes -= size_bytes
             if error is None:
-                self._acknowledged_event_count += sum(block.event_count for block in blocks)
+                event_count = sum(block.event_count for block in blocks)
+                self._acknowledged_event_count += event_count
+                if self._telemetry is not None:
+                    self._telemetry.sent(self._source.name, event_count)
             if error is not None and blocks and self._failure is None:
                 self._failure = error
         for block in blocks:
