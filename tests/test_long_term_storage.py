@@ -66,7 +66,7 @@ def test_a_store_in_memory_writes_no_images() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"tier2": "file:///tmp"},
+        {"tier2": "file://"},
         {"tier2": "s3://"},
         {"tier2": "s3://bucket", "is_memory": True},
         {"tier2": "hdfs://node"},

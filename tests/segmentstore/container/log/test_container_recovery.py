@@ -439,7 +439,7 @@ async def test_a_merge_that_storage_had_done_before_the_crash_is_read_at_once(li
     segment = container.segment(A)
     assert await read_all(container, A) == b"aaaabb"
     source = container.state.gone[container.state.metadata.merges.copy().popitem()[0]]
-    await container.writer.flush(source)
+    await container.writer._flusher._flush(source, is_for_merge=True)
     await container.storage.of(segment).concat(A, 4, B)
     await lives.crash(container)
     container = await lives.start()
@@ -460,7 +460,7 @@ async def test_a_failed_merge_whose_effect_landed_is_found_out(lives: Incarnatio
     evict_all(container)
     await container.merges.merge(A, B)
     source = next(iter(container.state.gone.values()))
-    await container.writer.flush(source)
+    await container.writer._flusher._flush(source, is_for_merge=True)
     await container.storage.of(container.segment(A)).concat(A, 4, B)
     reading = asyncio.ensure_future(container.reader.read(container.segment(A), 4, 10))
     await asyncio.sleep(0.03)
