@@ -19,6 +19,10 @@ SEED_COUNT_MAX = 200
 
 #: Those that take longest to be found, a quarter of a minute and more on a busy machine: by night.
 SLOW = {
+    "take a whole tail amid a commit",
+    "record writes as they end",
+    "join what has changed meanwhile",
+    "forget the leases of earlier owners",
     "do not scan a table's tail",
     "skip the next turn at storage",
     "lose the reads of segments that were put away",
