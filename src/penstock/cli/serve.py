@@ -109,7 +109,7 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         await _warn_of_addresses(settings)
         web = _web_listener(server)
         web.start()
-        _log_ports(server)
+        _log_ports(server, web)
         _tell_ready(server, web, took_s, as_json)
         manager.ready(f"controller {server.controller_uri}")
         await stop_asked
@@ -158,8 +158,12 @@ def _end_at_once(loss: DataDirectoryLostError | LogTakenOverError, as_json: bool
     os._exit(end.exit_code)
 
 
-def _log_ports(server: Standalone) -> None:
-    """Log the port of health and metrics, if there is one."""
+def _log_ports(server: Standalone, web: WebListener) -> None:
+    """Log the ports of health and metrics and of REST and console, if there are any."""
+    if web.port:
+        scheme = "https" if server.settings.security.has_tls else "http"
+        host = server.settings.advertised_host
+        logger.info("REST and console at %s://%s:%d/", scheme, f"[{host}]" if ":" in host else host, web.port)
     if server.operations is not None:
         logger.info("health and metrics on port %d: /live, /ready, /v1/health, /metrics", server.operations.port)
 
@@ -220,9 +224,6 @@ def _tell_ready(server: Standalone, web: WebListener, took_s: float, as_json: bo
         _print_line(f"certificate authority for clients: {paths.authority}")
     where = f"segment store {server.segment_store_address}" if len(stores) == 1 else f"{len(stores)} segment stores"
     # A mistyped directory looks like a store that has lost everything: say that it is new, and where.
-    if web.port:
-        scheme = "https" if server.settings.security.has_tls else "http"
-        _print_line(f"REST and console: {scheme}://{server.settings.advertised_host}:{web.port}/")
     made = f"new store in {server.settings.log or os.path.abspath(server.settings.data_dir)}"
     data = made if server.is_new_store else f"data in {server.data_description}"
     _print_line(
