@@ -54,9 +54,9 @@ class _Kept:
     __slots__ = ("client", "is_forgotten", "use_count")
 
     def __init__(self, client: aio.Client) -> None:
-        self.client = client
-        self.use_count = 0
-        self.is_forgotten = False
+        self.client: aio.Client = client
+        self.use_count: int = 0
+        self.is_forgotten: bool = False
 
 
 class Lease:

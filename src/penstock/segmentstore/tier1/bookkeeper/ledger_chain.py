@@ -34,9 +34,9 @@ class Append:
     __slots__ = ("began_s", "buffers", "future", "length")
 
     def __init__(self, buffers: Sequence[Buffer] | None, length: int, future: asyncio.Future[LogAddress]) -> None:
-        self.buffers = buffers
-        self.length = length
-        self.future = future
+        self.buffers: Sequence[Buffer] | None = buffers
+        self.length: int = length
+        self.future: asyncio.Future[LogAddress] = future
         self.began_s: float = 0.0
 
 
