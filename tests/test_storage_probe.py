@@ -127,7 +127,9 @@ async def test_whichever_call_fails_is_named_and_nothing_is_left(
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_whoever_gives_up_leaves_nothing(monkeypatch: pytest.MonkeyPatch, runtime: Runtime, call: str) -> None:
+async def test_a_probe_that_gives_up_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, runtime: Runtime, call: str
+) -> None:
     inner = InMemory()
     with standing_in(monkeypatch, Breaking(inner, call, "hang")):
         task = asyncio.create_task(probe(runtime))

@@ -217,7 +217,7 @@ async def test_retention_of_a_group_changes_with_its_subscription(server, stream
         assert answer is Publication.NO_SUBSCRIBER
 
 
-async def test_all_groups_are_reported_with_what_each_holds_whoever_made_them(server, stream):
+async def test_groups_of_all_clients_are_reported_with_what_each_holds(server, stream):
     """One that waits for its first stream reads none. What is only registered, as Java's are, is one of them."""
     scope, _, _ = stream.partition("/")
     async with Client(server.uri, SELDOM) as client:

@@ -508,7 +508,7 @@ async def test_an_entry_whose_owner_never_begins_is_skipped(house):
     await house.check_end()
 
 
-async def test_work_that_has_begun_continues_whoever_waits(pair):
+async def test_work_that_has_begun_continues_although_callers_wait(pair):
     """S-205: a change and a commit fail half-way, others are in line; they are finished all the same, and first."""
     for call, work in (
         ("update_policy", lambda: _update(pair.first)),

@@ -56,7 +56,7 @@ async def test_no_connection_has_more_than_its_share() -> None:
     assert connection.held_bytes == 1100
 
 
-async def test_whoever_holds_most_is_stopped_and_others_are_read() -> None:
+async def test_the_connection_that_holds_most_is_stopped_and_others_are_read() -> None:
     """And continues when it holds clearly less than is free, without being asked."""
     budget = IngestBudget(1000, 1000)
     greedy, modest = Connection(budget), Connection(budget)

@@ -284,7 +284,7 @@ def rows(page: Page) -> list[tuple[str, int, bool]]:
     return [(row.name, row.event_count, row.is_gone) for row in page.segments]
 
 
-def test_whoever_asks_again_is_notified_of_news_alone() -> None:
+def test_a_repeated_request_returns_changes_only() -> None:
     """The cursor is the number of the last change reported. A segment with newer activity is returned again, whole."""
     statistics = Statistics(0, StatisticsSettings(), now_s=0.0)
     for segment_id in range(1, 2001):

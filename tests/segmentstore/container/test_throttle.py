@@ -114,7 +114,7 @@ def test_nothing_is_held_while_there_is_room() -> None:
     in_virtual_time(scenario)
 
 
-def test_whoever_is_let_go_takes_everything_in_line_up_to_a_quantum() -> None:
+def test_a_released_waiter_takes_everything_in_line_up_to_a_quantum() -> None:
     """Two connections, many small appends each: a thousand bytes of one, then of the other, all without any time."""
 
     async def scenario() -> None:

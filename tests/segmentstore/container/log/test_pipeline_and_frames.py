@@ -288,7 +288,7 @@ async def test_what_is_outstanding_is_counted_and_told_when_it_shrinks() -> None
     assert told[-1] == 0
 
 
-async def test_whoever_waits_for_room_is_notified_of_a_pipeline_that_was_abandoned() -> None:
+async def test_waits_for_room_end_when_the_pipeline_is_abandoned() -> None:
     """Otherwise a stopped container would hold a connection without end."""
     bench = Bench()
     await bench.add(1)

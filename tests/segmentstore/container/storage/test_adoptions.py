@@ -60,7 +60,7 @@ async def test_a_segment_is_there_when_somebody_asks_and_lives_on(lives: Incarna
     assert {info.name: info.length for info in await lives.chunks.list() if info.name in before} == before
 
 
-async def test_whoever_creates_it_is_told_that_it_exists(lives: Incarnations) -> None:
+async def test_a_creation_of_an_adopted_segment_reports_that_it_exists(lives: Incarnations) -> None:
     """So a controller that makes a stream over such segments has them as its segments."""
     data = await put_rolling(lives.chunks, A, PIECES)
     container = await lives.start()

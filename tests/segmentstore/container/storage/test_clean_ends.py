@@ -307,7 +307,7 @@ async def history(seed: int) -> str | None:
         await lives.close()
 
 
-async def test_in_any_history_whoever_does_not_sweep_has_nothing_to_find() -> None:
+async def test_in_any_history_a_store_that_does_not_sweep_has_nothing_to_find() -> None:
     for seed in range(12):
         assert await history(seed) is None
 
