@@ -234,3 +234,22 @@ async def test_groups_beyond_the_limit_are_counted() -> None:
         await server.group_lags.measure()
         assert len(server.group_lags.lags) == 1
         assert (await samples(server))[("penstock_reader_groups_left_out", ())] == 2
+
+
+async def test_an_unexpected_error_is_logged_and_the_lag_is_measured_again(
+    server: Standalone, lags: group_lag.GroupLags, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = asyncio.Semaphore(0)
+
+    async def measure() -> None:
+        rounds.release()
+        raise ZeroDivisionError("planted")
+
+    await lags.stop()
+    monkeypatch.setattr(group_lag, "ROUND_S", 0.0)
+    monkeypatch.setattr(lags, "measure", measure)
+    lags.start()
+    async with asyncio.timeout(WAIT_S):
+        for _ in range(2):
+            await rounds.acquire()
+    assert "ZeroDivisionError: planted" in caplog.text

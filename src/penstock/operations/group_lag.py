@@ -112,6 +112,10 @@ class GroupLags:
                     await self.measure()
             except (PenstockError, TimeoutError) as error:
                 _log.info("lag of reader groups not measured, next attempt in %g s: %s", ROUND_S, error)
+            except Exception:  # noqa: BLE001  # the log gets the details
+                # A defect. Without another round the numbers would never change again.
+                _log.exception("lag of reader groups not measured because of an unexpected error")
+                self.lags.clear()
             await asyncio.sleep(max(began_s + ROUND_S - loop.time(), 0.1))
 
     async def measure(self) -> None:
