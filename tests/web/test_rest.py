@@ -115,9 +115,34 @@ CALLS: list[tuple[str, str, object, int, object]] = [
 
 async def send(rest: httpx.AsyncClient, method: str, path: str, body: object = None, **headers: str) -> httpx.Response:
     content = body if isinstance(body, str) or body is None else json.dumps(body)
-    return await rest.request(
-        method, path, content=content, headers={"content-type": "application/json", **headers}
-    )  # fmt: skip
+    answer = await rest.request(method, path, content=content, headers={"content-type": "application/json", **headers})
+    if answer.is_success and path.startswith("/v1"):
+        check_reply(method, answer)
+    return answer
+
+
+def check_reply(method: str, answer: httpx.Response) -> None:
+    """Check a reply against the type in the table of routes, which is its schema in the OpenAPI document."""
+    path = answer.request.url.raw_path.decode().partition("?")[0]
+    (route,) = (
+        route
+        for route in ROUTES
+        if route.method == method and re.fullmatch(re.sub(r"{\w+}", "[^/]+", route.path), path) is not None
+    )
+    assert answer.status_code == route.status, (method, path)
+    if not route.reply:
+        assert not answer.content, (method, path)
+        return
+    assert any(is_of(kind, answer.content) for kind in route.reply), (method, path, answer.text)
+
+
+def is_of(kind: object, content: bytes) -> bool:
+    """Return whether a reply is of a type and has no field besides those of the type."""
+    try:
+        found: object = msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError:
+        return False
+    return bool(msgspec.to_builtins(found) == json.loads(content))
 
 
 async def test_calls_of_pravega_have_its_statuses_and_replies(rest: httpx.AsyncClient) -> None:
@@ -419,6 +444,8 @@ def test_the_openapi_document_describes_every_route() -> None:
     assert described == {(route.method, route.path) for route in ROUTES}
     names = [operation["operationId"] for found in document["paths"].values() for operation in found.values()]
     assert len(set(names)) == len(names)
+    for route in ROUTES:
+        assert bool(route.reply) == (route.status != 204 and not route.is_stream), route.path
     text = msgspec.json.encode(document).decode()
     for reference in set(re.findall(r'"\$ref":"#/components/schemas/(\w+)"', text)):
         assert reference in document["components"]["schemas"]

@@ -19,6 +19,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import StreamCut, is_cut_text
 from penstock.web.errors import BadRequestError
+from penstock.web.replies import ListedEvent, ListedEvents, Stored
 from penstock.web.routes import Query, Reply, Request, Route
 
 #: Events of a page, bytes of one event that are returned, and bytes that a page scans.
@@ -58,7 +59,7 @@ async def read_events(request: Request) -> Reply:
     """Return events from a position on, segment by segment."""
     limit = request.number("limit", 100, least=1, most=_EVENTS_MAX)
     contains = request.query.get("contains", "").encode()
-    found: list[dict[str, object]] = []
+    found: list[ListedEvent] = []
     scanned = 0
     async with _batch(request, request.query.get("token")) as batch:
         wanted = request.number("segment", -1, least=-1)
@@ -77,10 +78,7 @@ async def read_events(request: Request) -> Reply:
                     break
             if left[0].start >= left[0].end or left[0] is part:
                 del left[0]
-    content: dict[str, object] = {"events": found, "scannedBytes": scanned, "isEnd": not left}
-    if left:
-        content["token"] = _token(left)
-    return Reply(content=content)
+    return Reply(content=ListedEvents(found, scanned, not left, _token(left) if left else None))
 
 
 def _batch(request: Request, token: str | None) -> AbstractAsyncContextManager[BatchReader]:
@@ -115,16 +113,14 @@ def _ranges(stream: str, token: str) -> list[BatchRange]:
     return [BatchRange(stream, segment, start, end) for segment, start, end in rows]
 
 
-def shown_event(segment: int, offset: int, data: bytes) -> dict[str, object]:
+def shown_event(segment: int, offset: int, data: bytes) -> ListedEvent:
     """Return an event for people: its place, and its first bytes as text, or in base64 if they are not UTF-8."""
-    shown: dict[str, object] = {"segment": segment, "offset": offset, "length": len(data)}
     part = data[:_SHOWN_BYTES_MAX]
-    if len(part) < len(data):
-        shown["isCut"] = True
+    shown = ListedEvent(segment, offset, len(data), isCut=len(part) < len(data))
     try:
-        shown["text"] = part.decode()
+        shown.text = part.decode()
     except UnicodeDecodeError:
-        shown["base64"] = base64.b64encode(part).decode()
+        shown.base64 = base64.b64encode(part).decode()
     return shown
 
 
@@ -171,12 +167,12 @@ async def write_events(request: Request) -> Reply:
             for data, key in events:
                 await transaction.write(data, routing_key=key)
             await transaction.commit()
-        return Reply(201, {"stored": len(events)})
+        return Reply(201, Stored(len(events)))
     async with request.client.event_writer(request.stream) as writer:
         for data, key in events:
             await writer.write(data, routing_key=key)
         await writer.flush()
-    return Reply(201, {"stored": len(events)})
+    return Reply(201, Stored(len(events)))
 
 
 def _events(body: bytes) -> Sequence[tuple[bytes, str | None]]:
@@ -211,6 +207,7 @@ ROUTES: tuple[Route, ...] = (
             Query("limit", "Number of events, at most 1000.", is_number=True),
             Query("contains", "Only events that contain this text."),
         ),
+        reply=(ListedEvents,),
         needs="READ on the stream",
     ),
     Route(
@@ -222,6 +219,7 @@ ROUTES: tuple[Route, ...] = (
         body=NewEvent,
         body_is_lines=True,
         queries=(Query("transaction", "1: all of them or none."),),
+        reply=(Stored,),
         needs="READ_UPDATE on the stream",
     ),
 )

@@ -11,6 +11,7 @@ from penstock.client.streams.start_positions import Start
 from penstock.model.errors import NoSuchScopeError
 from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import StreamCut
+from penstock.web import replies
 from penstock.web.errors import BadRequestError, NoSuchReaderError
 from penstock.web.routes import NOTHING, Reply, Request, Route
 
@@ -22,7 +23,7 @@ async def list_groups(request: Request) -> Reply:
     scope = request.path["scope"]
     await _check_scope(request, scope)
     names = sorted([name async for name in request.client.reader_groups(scope)])
-    return Reply(content={"readerGroups": [{"readerGroupName": name.rpartition("/")[2]} for name in names]})
+    return Reply(content=replies.GroupList([replies.GroupName(name.rpartition("/")[2]) for name in names]))
 
 
 async def get_group(request: Request) -> Reply:
@@ -34,9 +35,7 @@ async def get_group(request: Request) -> Reply:
     if overview.made_by == "penstock":
         async with request.client.reader_group(f"{scope}/{group}") as joined:
             readers = sorted((await joined.describe()).readers)
-    return Reply(content={
-        "scopeName": scope, "readerGroupName": group, "streamList": sorted(streams), "onlineReaderIds": readers,
-    })  # fmt: skip
+    return Reply(content=replies.Group(scope, group, sorted(streams), readers))
 
 
 async def delete_group(request: Request) -> Reply:
@@ -49,11 +48,11 @@ async def group_lag(request: Request) -> Reply:
     """Return the bytes that a reader group has not read, by stream."""
     name = f"{request.path['scope']}/{request.path['group']}"
     found = (await request.client.statistics(groups=[name])).groups[name]
-    return Reply(content={
-        "unreadBytes": dict(found.unread_bytes), "unreadBytesAll": found.total_unread_bytes,
-        "readers": found.reader_count, "unassignedSegments": found.unassigned_segment_count,
-        "isFinished": found.is_finished, "recreatedStreams": list(found.recreated), "problem": found.problem,
-    })  # fmt: skip
+    lag = replies.GroupLag(
+        dict(found.unread_bytes), found.total_unread_bytes, found.reader_count, found.unassigned_segment_count,
+        found.is_finished, list(found.recreated), found.problem,
+    )  # fmt: skip
+    return Reply(content=lag)
 
 
 class GroupReset(msgspec.Struct, forbid_unknown_fields=True):
@@ -105,44 +104,38 @@ async def remove_reader(request: Request) -> Reply:
 
 async def list_transactions(request: Request) -> Reply:
     """List the transactions of a stream that are not finished."""
-    found = []
+    found: list[replies.ListedTransaction] = []
     async for each in request.client.open_transactions(request.stream):
-        found.append(msgspec.to_builtins(each, enc_hook=str))
+        found.append(msgspec.convert(each, replies.ListedTransaction, from_attributes=True))
         if len(found) == _ENTRIES_MAX:
             break
-    return Reply(content={"transactions": found})
+    return Reply(content=replies.TransactionList(found))
 
 
 async def commit_transaction(request: Request) -> Reply:
     """Commit a transaction."""
     await request.client.commit_transaction(request.stream, request.path["transaction"])
-    return Reply(content={"state": "COMMITTED"})
+    return Reply(content=replies.TransactionState("COMMITTED"))
 
 
 async def abort_transaction(request: Request) -> Reply:
     """Abort a transaction."""
     await request.client.abort_transaction(request.stream, request.path["transaction"])
-    return Reply(content={"state": "ABORTED"})
+    return Reply(content=replies.TransactionState("ABORTED"))
 
 
 async def cluster(request: Request) -> Reply:
     """Return the segment stores and containers of the cluster."""
     found = await request.client.statistics()
-    return Reply(content={
-        "containerCount": found.container_count, "missingContainers": list(found.missing_containers),
-        "stores": [
-            {
-                "address": address, "containers": sorted(
-                    number for number, load in found.containers.items() if load.store == address
-                ),
-                "residentBytes": store.resident_bytes, "cacheBytes": store.cache_bytes,
-                "cacheBytesMax": store.cache_bytes_max, "problem": store.problem,
-                "storageProblem": store.storage_problem,
-                "failures": {str(number): text for number, text in store.failures.items()},
-            }
-            for address, store in sorted(found.stores.items())
-        ],
-    })  # fmt: skip
+    stores = [
+        replies.Store(
+            address, sorted(number for number, load in found.containers.items() if load.store == address),
+            store.resident_bytes, store.cache_bytes, store.cache_bytes_max, store.problem, store.storage_problem,
+            {str(number): text for number, text in store.failures.items()},
+        )
+        for address, store in sorted(found.stores.items())
+    ]  # fmt: skip
+    return Reply(content=replies.Cluster(found.container_count, list(found.missing_containers), stores))
 
 
 async def _check_scope(request: Request, scope: str) -> None:
@@ -159,21 +152,28 @@ ROUTES: tuple[Route, ...] = (
         _SCOPE + "/readergroups",
         "List the reader groups of a scope.",
         list_groups,
+        reply=(replies.GroupList,),
         needs="READ on the scope",
         is_pravega=True,
     ),
-    Route("GET", _GROUP, "Return a reader group.", get_group, needs="READ on the scope and the group", is_pravega=True),
+    Route(
+        "GET", _GROUP, "Return a reader group.", get_group,
+        reply=(replies.Group,), needs="READ on the scope and the group", is_pravega=True,
+    ),
     Route(
         "DELETE", _GROUP, "Delete a reader group.", delete_group, 204, needs="READ_UPDATE on the group", is_pravega=True
     ),
-    Route("GET", _GROUP + "/lag", "Return the bytes that a group has not read.", group_lag, needs="READ on prn::/"),
+    Route(
+        "GET", _GROUP + "/lag", "Return the bytes that a group has not read.", group_lag,
+        reply=(replies.GroupLag,), needs="READ on prn::/",
+    ),
     Route(
         "POST",
         _GROUP + "/reset",
         "Move a reader group to other positions.",
         reset_group,
         body=GroupReset,
-        reply=GroupResetReply,
+        reply=(GroupResetReply,),
         needs="the rights of a reader of the group: READ on it and its streams",
     ),
     Route(
@@ -189,6 +189,7 @@ ROUTES: tuple[Route, ...] = (
         _STREAM + "/transactions",
         "List transactions that are not finished.",
         list_transactions,
+        reply=(replies.TransactionList,),
         needs="READ on the stream",
     ),
     Route(
@@ -196,6 +197,7 @@ ROUTES: tuple[Route, ...] = (
         _STREAM + "/transactions/{transaction}/commit",
         "Commit a transaction.",
         commit_transaction,
+        reply=(replies.TransactionState,),
         needs="READ_UPDATE on the stream",
     ),
     Route(
@@ -203,7 +205,11 @@ ROUTES: tuple[Route, ...] = (
         _STREAM + "/transactions/{transaction}/abort",
         "Abort a transaction.",
         abort_transaction,
+        reply=(replies.TransactionState,),
         needs="READ_UPDATE on the stream",
     ),
-    Route("GET", "/v1/cluster", "Return segment stores and containers.", cluster, needs="READ on prn::/"),
-)
+    Route(
+        "GET", "/v1/cluster", "Return segment stores and containers.", cluster,
+        reply=(replies.Cluster,), needs="READ on prn::/",
+    ),
+)  # fmt: skip

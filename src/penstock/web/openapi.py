@@ -24,8 +24,8 @@ _FAILURES = {
 
 def openapi_document(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the document, version 3.1."""
-    types = {kind for route in routes for kind in (route.body, route.reply) if kind is not None}
-    ordered = sorted(types, key=lambda kind: kind.__name__)
+    types = {kind for route in routes for kind in (route.body, *route.reply) if kind is not None}
+    ordered = sorted(types, key=str)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(ordered, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -54,7 +54,7 @@ def openapi_document(routes: Sequence[Route]) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, schema_of: dict[type, Any]) -> dict[str, Any]:
+def _operation(route: Route, schema_of: dict[object, Any]) -> dict[str, Any]:
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", route.path)
@@ -72,7 +72,8 @@ def _operation(route: Route, schema_of: dict[type, Any]) -> dict[str, Any]:
     if route.is_stream:
         success["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
     elif route.status != 204:
-        success["content"] = {"application/json": {"schema": schema_of[route.reply] if route.reply else {}}}
+        kinds = [schema_of[kind] for kind in route.reply]
+        success["content"] = {"application/json": {"schema": kinds[0] if len(kinds) == 1 else {"anyOf": kinds}}}
     refusal = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
     found: dict[str, Any] = {
         "summary": route.summary,

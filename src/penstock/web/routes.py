@@ -102,7 +102,7 @@ class Route:
         status: of a success.
         queries: the parameters; others are ignored.
         body: type of the JSON body; None: there is none.
-        reply: type of the JSON reply; None: there is none, or it varies.
+        reply: types of the JSON reply, more than one if a parameter decides; empty: it has none.
         needs: the permission, in words.
         is_pravega: whether Pravega's REST interface has it.
         is_stream: whether the reply is server-sent events.
@@ -116,7 +116,7 @@ class Route:
     status: int = 200
     queries: tuple[Query, ...] = ()
     body: type | None = None
-    reply: type | None = None
+    reply: tuple[object, ...] = ()
     needs: str = ""
     is_pravega: bool = False
     body_is_lines: bool = False

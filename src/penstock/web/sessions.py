@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.client.low_level import controller_of
 from penstock.model.errors import UnsupportedOperationError
+from penstock.web.replies import Caller
 from penstock.web.routes import Reply, Request, Route
 
 COOKIE = "penstock_session"
@@ -46,7 +47,7 @@ async def whoami(request: Request) -> Reply:
         user = await controller_of(request.client).caller()
     except UnsupportedOperationError:
         user = request.user  # The controller is Pravega's. It has checked nothing so far.
-    return Reply(content={"user": user or None})
+    return Reply(content=Caller(user or None))
 
 
 def session_cookie(token: str, *, is_https: bool) -> str:
@@ -63,9 +64,9 @@ ROUTES: tuple[Route, ...] = (
         "Open a session with a password, or renew a session.",
         open_session,
         201,
-        reply=SessionReply,
+        reply=(SessionReply,),
         needs="an account",
     ),
     Route("DELETE", "/v1/sessions/current", "End the session of the request.", end_session, 204),
-    Route("GET", "/v1/whoami", "Return the account of the caller.", whoami, needs="an account"),
+    Route("GET", "/v1/whoami", "Return the account of the caller.", whoami, reply=(Caller,), needs="an account"),
 )

@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from penstock.client.controller.stream_segments import SegmentRange
 from penstock.client.low_level import controller_of
 from penstock.model.errors import NoSuchScopeError, PenstockError, StreamExistsError
 from penstock.model.names import segment_epoch, segment_number, split_scoped_name
 from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.bulk import for_each
-from penstock.web import models
+from penstock.web import models, replies
 from penstock.web.errors import BadRequestError
 from penstock.web.routes import NOTHING, Query, Reply, Request, Route
 
@@ -37,12 +38,6 @@ class _Place(msgspec.Struct):
     page: str
     last: str
     count: int
-
-
-class ScopeName(msgspec.Struct):
-    """A scope."""
-
-    scopeName: str
 
 
 class StreamState(msgspec.Struct):
@@ -69,14 +64,14 @@ class Scale(msgspec.Struct, forbid_unknown_fields=True):
 async def list_scopes(request: Request) -> Reply:
     """List scopes."""
     names, token = await _page(request, request.client.scopes())
-    return Reply(content={"scopes": [{"scopeName": name} for name in names]}, headers=_next(token))
+    return Reply(content=replies.ScopeList([replies.ScopeName(name) for name in names]), headers=_next(token))
 
 
 async def create_scope(request: Request) -> Reply:
     """Create a scope."""
-    name = request.json(ScopeName).scopeName
+    name = request.json(replies.ScopeName).scopeName
     await request.client.create_scope(name)
-    return Reply(201, {"scopeName": name})
+    return Reply(201, replies.ScopeName(name))
 
 
 async def get_scope(request: Request) -> Reply:
@@ -84,7 +79,7 @@ async def get_scope(request: Request) -> Reply:
     scope = request.path["scope"]
     if not await controller_of(request.client).scope_exists(scope):
         raise NoSuchScopeError(f"scope {scope} does not exist")
-    return Reply(content={"scopeName": scope})
+    return Reply(content=replies.ScopeName(scope))
 
 
 async def delete_scope(request: Request) -> Reply:
@@ -103,12 +98,12 @@ async def list_streams(request: Request) -> Reply:
         return models.property_of(scope, name, await request.client.stream_config(f"{scope}/{name}"))
 
     if request.query.get("fields") == "names":
-        return Reply(content={"streams": [{"streamName": name} for name in names]}, headers=_next(token))
+        short = replies.StreamNames([replies.StreamName(name) for name in names])
+        return Reply(content=short, headers=_next(token))
     found = await for_each(names, property_of, _CONFIGURATIONS_AT_ONCE)
     # A stream may have been deleted since it was listed.
-    return Reply(
-        content={"streams": [each for each in found if not isinstance(each, PenstockError)]}, headers=_next(token)
-    )
+    there = [each for each in found if not isinstance(each, PenstockError)]
+    return Reply(content=replies.StreamList(there), headers=_next(token))
 
 
 async def _stream_page(request: Request, scope: str, tag: str | None, *, is_internal: bool) -> tuple[list[str], str]:
@@ -178,7 +173,7 @@ async def set_state(request: Request) -> Reply:
     if wanted.streamState != "SEALED":
         raise BadRequestError(f"streamState is {wanted.streamState!r}: a stream can only be brought to SEALED")
     await request.client.seal_stream(request.stream)
-    return Reply(content={"streamState": "SEALED"})
+    return Reply(content=StreamState("SEALED"))
 
 
 async def scaling_events(request: Request) -> Reply:
@@ -188,7 +183,7 @@ async def scaling_events(request: Request) -> Reply:
     begin_ms = request.number("from", 0)
     end_ms = request.number("to", 0, least=begin_ms)
     history = await request.client.history(request.stream, epoch_count_max=_EPOCHS_MAX)
-    events: list[dict[str, object]] = []
+    events: list[replies.ScalingEvent] = []
     for epoch, splits, merges in history.scales():
         time_ms = epoch.began_ms or 0
         if time_ms > end_ms:
@@ -196,13 +191,12 @@ async def scaling_events(request: Request) -> Reply:
         if time_ms <= begin_ms:
             events.clear()
         segments = [
-            {
-                "number": segment_number(segment.segment_id), "epoch": segment_epoch(segment.segment_id),
-                "start": time_ms, "keyStart": segment.key_low, "keyEnd": segment.key_high,
-            }
-            for segment in epoch.segments
-        ]  # fmt: skip
-        events.append({"timestamp": time_ms, "segments": segments, "splits": splits, "merges": merges})
+            replies.ScaledSegment(
+                segment_number(each.segment_id), segment_epoch(each.segment_id), time_ms, each.key_low, each.key_high
+            )
+            for each in epoch.segments
+        ]
+        events.append(replies.ScalingEvent(time_ms, segments, splits, merges))
     return Reply(content=events)
 
 
@@ -212,13 +206,10 @@ async def history(request: Request) -> Reply:
     before = request.number("before", 0, least=0) or None
     found = await request.client.history(request.stream, epoch_count_max=limit, before=before)
     epochs = [
-        {
-            "epoch": epoch.number, "beganMillis": epoch.began_ms, "splits": splits, "merges": merges,
-            "segments": [_segment(each.segment_id, each.key_low, each.key_high) for each in epoch.segments],
-        }
+        replies.Epoch(epoch.number, epoch.began_ms, splits, merges, [_range(each) for each in epoch.segments])
         for epoch, splits, merges in found.scales()
-    ]  # fmt: skip
-    return Reply(content={"epochs": epochs, "epochCount": found.epoch_count, "isSealed": found.is_sealed})
+    ]
+    return Reply(content=replies.History(epochs, found.epoch_count, found.is_sealed))
 
 
 async def segments(request: Request) -> Reply:
@@ -226,17 +217,15 @@ async def segments(request: Request) -> Reply:
     client = request.client
     found = await client.segments_of(request.stream)
     head, tail = await client.head(request.stream), await client.tail(request.stream)
-    return Reply(content={
-        "segments": [
-            {**_segment(each.segment_id, each.key_low, each.key_high), "tail": tail.positions.get(each.segment_id)}
-            for each in found
-        ],
-        "head": _cut(head), "tail": _cut(tail), "isSealed": not found,
-    })  # fmt: skip
+    shown = [
+        replies.SegmentTail(each.segment_id, each.key_low, each.key_high, tail.positions.get(each.segment_id))
+        for each in found
+    ]
+    return Reply(content=replies.SegmentTails(shown, _cut(head), _cut(tail), not found))
 
 
-def _segment(segment: int, key_low: float, key_high: float) -> dict[str, object]:
-    return {"segment": segment, "keyLow": key_low, "keyHigh": key_high}
+def _range(segment: SegmentRange) -> replies.KeyRange:
+    return replies.KeyRange(segment.segment_id, segment.key_low, segment.key_high)
 
 
 def _cut(cut: StreamCut) -> dict[str, int]:
@@ -262,7 +251,7 @@ async def truncate(request: Request) -> Reply:
         raise BadRequestError("the cut is not valid: its segments do not cover every key exactly once")
     if not wanted.dryRun:
         await request.client.truncate_stream(cut)
-    return Reply(content={"cut": _cut(cut), "dryRun": wanted.dryRun})
+    return Reply(content=replies.Truncated(_cut(cut), wanted.dryRun))
 
 
 async def scale(request: Request) -> Reply:
@@ -270,7 +259,7 @@ async def scale(request: Request) -> Reply:
     wanted = request.json(Scale)
     await request.client.scale_stream(request.stream, seal=wanted.seal, key_ranges=wanted.ranges)
     found = await request.client.segments_of(request.stream)
-    return Reply(content={"segments": [_segment(each.segment_id, each.key_low, each.key_high) for each in found]})
+    return Reply(content=replies.Scaled([_range(each) for each in found]))
 
 
 async def _page(request: Request, names: AsyncIterator[str]) -> tuple[list[str], str]:
@@ -308,6 +297,7 @@ ROUTES: tuple[Route, ...] = (
         "List scopes.",
         list_scopes,
         queries=(_LIMIT, _TOKEN),
+        reply=(replies.ScopeList,),
         needs="READ on prn::/",
         is_pravega=True,
     ),
@@ -317,8 +307,8 @@ ROUTES: tuple[Route, ...] = (
         "Create a scope.",
         create_scope,
         201,
-        body=ScopeName,
-        reply=ScopeName,
+        body=replies.ScopeName,
+        reply=(replies.ScopeName,),
         needs="READ_UPDATE on prn::/",
         is_pravega=True,
     ),
@@ -327,7 +317,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/scopes/{scope}",
         "Return a scope.",
         get_scope,
-        reply=ScopeName,
+        reply=(replies.ScopeName,),
         needs="READ on the scope",
         is_pravega=True,
     ),
@@ -352,6 +342,7 @@ ROUTES: tuple[Route, ...] = (
             _LIMIT,
             _TOKEN,
         ),
+        reply=(replies.StreamList, replies.StreamNames),
         needs="READ on the scope",
         is_pravega=True,
     ),
@@ -362,18 +353,18 @@ ROUTES: tuple[Route, ...] = (
         create_stream,
         201,
         body=models.CreateStreamRequest,
-        reply=models.StreamProperty,
+        reply=(models.StreamProperty,),
         needs="READ_UPDATE on the scope",
         is_pravega=True,
     ),
-    Route("GET", _STREAM, "Return a stream.", get_stream, reply=models.StreamProperty, needs=_READ, is_pravega=True),
+    Route("GET", _STREAM, "Return a stream.", get_stream, reply=(models.StreamProperty,), needs=_READ, is_pravega=True),
     Route(
         "PUT",
         _STREAM,
         "Replace the configuration of a stream.",
         update_stream,
         body=models.UpdateStreamRequest,
-        reply=models.StreamProperty,
+        reply=(models.StreamProperty,),
         needs=_UPDATE,
         is_pravega=True,
     ),
@@ -384,7 +375,7 @@ ROUTES: tuple[Route, ...] = (
         "Seal a stream.",
         set_state,
         body=StreamState,
-        reply=StreamState,
+        reply=(StreamState,),
         needs=_UPDATE,
         is_pravega=True,
     ),
@@ -397,6 +388,7 @@ ROUTES: tuple[Route, ...] = (
             Query("from", "Milliseconds since 1970.", is_number=True),
             Query("to", "Milliseconds since 1970.", is_number=True),
         ),
+        reply=(list[replies.ScalingEvent],),
         needs=_READ,
         is_pravega=True,
     ),
@@ -409,11 +401,33 @@ ROUTES: tuple[Route, ...] = (
             Query("limit", "Number of epochs, at most 1000.", is_number=True),
             Query("before", "Only epochs before this one.", is_number=True),
         ),
+        reply=(replies.History,),
         needs=_READ,
     ),
-    Route("GET", _STREAM + "/segments", "Return the segments that take events now.", segments, needs=_READ),
-    Route("POST", _STREAM + "/truncation", "Truncate a stream.", truncate, body=Truncation, needs=_UPDATE),
     Route(
-        "POST", _STREAM + "/scale", "Seal segments and create others in their place.", scale, body=Scale, needs=_UPDATE
+        "GET",
+        _STREAM + "/segments",
+        "Return the segments that take events now.",
+        segments,
+        reply=(replies.SegmentTails,),
+        needs=_READ,
+    ),
+    Route(
+        "POST",
+        _STREAM + "/truncation",
+        "Truncate a stream.",
+        truncate,
+        body=Truncation,
+        reply=(replies.Truncated,),
+        needs=_UPDATE,
+    ),
+    Route(
+        "POST",
+        _STREAM + "/scale",
+        "Seal segments and create others in their place.",
+        scale,
+        body=Scale,
+        reply=(replies.Scaled,),
+        needs=_UPDATE,
     ),
 )

@@ -98,7 +98,7 @@ _TABLES = "/v1/scopes/{scope}/tables"
 ROUTES: tuple[Route, ...] = (
     Route(
         "GET", _TABLES, "List the key-value tables of a scope.", list_tables,
-        reply=TableNames, needs="READ on the scope",
+        reply=(TableNames,), needs="READ on the scope",
     ),
     Route(
         "GET",
@@ -110,7 +110,7 @@ ROUTES: tuple[Route, ...] = (
             Query("token", "The token of the page before."),
             Query("limit", "Number of entries, at most 1000.", is_number=True),
         ),
-        reply=TablePage,
+        reply=(TablePage,),
         needs="READ on the table",
     ),
 )  # fmt: skip
