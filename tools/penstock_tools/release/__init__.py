@@ -1,0 +1,1 @@
+"""Build of all release artefacts: ``./run release``."""
