@@ -40,12 +40,14 @@ def roff(text: str) -> str:
 
 def _paragraphs(text: str | None) -> Iterator[str]:
     """Yield the paragraphs of a help text. ``\\b`` marks one whose lines are kept."""
-    for paragraph in (text or "").strip().split("\n\n"):
+    for index, paragraph in enumerate((text or "").strip().split("\n\n")):
+        # A heading begins a paragraph by itself.
+        begin = [".PP"] if index else []
         lines = [line.strip() for line in paragraph.splitlines()]
-        if lines[0] == "\b":
-            yield from (".PP", ".nf", *(roff(line) for line in lines[1:]), ".fi")
-        elif "".join(lines):
-            yield from (".PP", roff(" ".join(lines)))
+        if lines and lines[0] == "\b":
+            yield from (*begin, ".nf", *(roff(line) for line in lines[1:]), ".fi")
+        elif lines:
+            yield from (*begin, roff(" ".join(lines)))
 
 
 def _overview(root: Any, foot: str) -> Iterator[str]:
