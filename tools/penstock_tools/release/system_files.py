@@ -45,7 +45,7 @@ def build_system_files(release: Release) -> list[Path]:
         sys.executable,
         "-m",
         "penstock_tools.release.system_files",
-        place,
+        str(place),
         release.version,
         str(release.epoch_s),
     ]
