@@ -18,6 +18,7 @@ from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.security import audit_log
 from penstock.security.audit_log import AuditEntry, AuditLog, AuditSettings
 from penstock.security.errors import AuditLogError
+from penstock.wire.commands import AuthTokenCheckFailed, GetStreamSegmentInfo
 from support.command_line import run_command
 from support.containers import until
 from support.secured_server import PASSWORD, SecuredServer
@@ -201,6 +202,22 @@ async def test_repeated_refusals_of_one_address_are_counted(tmp_path: Path, runt
     assert [audit.refusals_left_out("ipv4:10.0.0.7") for _ in range(2)] == [2, None]
     now[0] -= 5000
     assert audit.refusals_left_out("ipv4:10.0.0.7") == 1
+
+
+async def test_a_request_that_a_segment_store_refuses_is_recorded(tmp_path: Path, secured: SecuredServer) -> None:
+    """With its segment and the reason; without its token; one per second of an address."""
+    wire = await secured.wire()
+    for number in range(3):
+        request = GetStreamSegmentInfo(number, "shop/orders/0.#epoch.0", f"secret-{number}")
+        assert isinstance(await wire.ask(request, AuthTokenCheckFailed), AuthTokenCheckFailed)
+    await until(lambda: bool((tmp_path / "audit.jsonl").read_text()))
+    (refused,) = lines(tmp_path / "audit.jsonl")
+    assert (refused["call"], refused["outcome"]) == ("GetStreamSegmentInfo", "refused")
+    assert refused["resource"] == "shop/orders/0.#epoch.0"
+    assert refused["detail"]
+    assert refused["request_id"] == "0"
+    assert refused["peer"].startswith("127.0.0.1:")
+    assert "secret" not in json.dumps(refused)
 
 
 def test_the_calls_without_an_entry_exist() -> None:

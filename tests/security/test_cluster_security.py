@@ -110,7 +110,7 @@ async def test_keys_that_are_rotated_are_announced(tmp_path: Path, runtime: Runt
         assert security is not None
         assert security.peer_tls is not None
         assert call_guard(security) is not None
-        assert token_access(security, runtime) is not None
+        assert token_access(security, runtime, None) is not None
         coordinator = ZooKeeperCoordinator(backend.service(LONG), {}, security_mark(security, "id"))
         await coordinator.join("c1")
         announcing = asyncio.ensure_future(keep_announced(security, "id", coordinator.announce))

@@ -66,6 +66,9 @@ async def test_controller_and_stores_authenticate_to_each_other(tmp_path: Path, 
         CreateSegment(2, "shop/x/0.#epoch.0", 0, 0, "", 0),
     ):
         assert isinstance(await wire.ask(request, AuthTokenCheckFailed), AuthTokenCheckFailed)
+    await secured.server.stop()
+    written = "".join(path.read_text() for path in sorted(tmp_path.glob("**/audit-store-*.jsonl")))
+    assert '"GetStreamSegmentInfo"' in written or '"CreateSegment"' in written
 
 
 async def test_certificate_and_keys_change_under_running_processes(tmp_path: Path, secured: SecuredServer) -> None:

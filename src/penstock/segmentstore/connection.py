@@ -176,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._server.connections[self] = None
         if (access := self._server.access) is not None:
-            self._access = ConnectionAccess(access, self._server.unproven, self._loop, self, self._receiver)
+            self._access = ConnectionAccess(access, self._server.unproven, self._loop, self, self._receiver, self._peer)
         self._transport.set_write_buffer_limits(
             high=min(self._settings.slow_reply_bytes, self._settings.write_buffer_bytes_max)
         )

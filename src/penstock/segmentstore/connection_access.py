@@ -84,7 +84,7 @@ class UnprovenConnections:
 
 
 class ConnectionAccess:
-    """Checks the requests of one connection. `receiver` gets the limit of its frames."""
+    """Checks the requests of one connection. `receiver` gets the limit of its frames; `peer`: the client's address."""
 
     def __init__(
         self,
@@ -93,11 +93,13 @@ class ConnectionAccess:
         loop: asyncio.AbstractEventLoop,
         connection: Abortable,
         receiver: FrameReceiver,
+        peer: str,
     ) -> None:
         self._access = access
         self._unproven = unproven
         self._connection = connection
         self._receiver = receiver
+        self._peer = peer
         self._tokens = WriterTokens(loop, connection.abort)
         self._is_proven = False
         receiver.frame_length_max = FRAME_LENGTH_UNPROVEN
@@ -111,7 +113,7 @@ class ConnectionAccess:
         kind = type(command)
         if not self._is_proven and kind in WITHOUT_TOKEN and kind not in (Hello, KeepAlive):
             raise ProtocolError(f"{kind.__name__} before a request with an accepted token")
-        refusal = self._access.check(command)
+        refusal = self._access.check(command, self._peer)
         if refusal is None and kind not in WITHOUT_TOKEN:
             if not self._is_proven:
                 self._is_proven = True

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.model.errors import TokenExpiredError, TokenRefusedError
+from penstock.model.errors import PenstockError, TokenExpiredError, TokenRefusedError
 from penstock.model.names import is_mark_segment
 from penstock.model.permissions import Permission
 from penstock.security.tokens import LEEWAY_S, STATISTICS_CLAIM, TokenVerifier
+from penstock.segmentstore.request_audit import RequestAudit
 from penstock.wire import commands as wire
 from penstock.wire.commands import AuthTokenCheckFailed, WireCommand
 
@@ -84,27 +85,36 @@ RULES: Mapping[type[WireCommand], _Rule] = {
 
 
 class TokenAccess:
-    """Checks requests. `wall_clock_s` returns the Unix time, `verifier` accepts tokens."""
+    """Checks requests. `wall_clock_s` returns the Unix time, `verifier` accepts tokens, `audit` records refusals."""
 
-    def __init__(self, verifier: TokenVerifier, wall_clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self, verifier: TokenVerifier, wall_clock_s: Callable[[], float], audit: RequestAudit | None = None
+    ) -> None:
         self._verifier = verifier
         self._wall_clock_s = wall_clock_s
+        self._audit = audit
         #: Refused requests, by reason, for metrics.
         self.refused: dict[str, int] = {"expired": 0, "refused": 0}
 
-    def check(self, command: WireCommand) -> AuthTokenCheckFailed | None:
-        """Return the refusal of a request; None: it is permitted."""
+    def check(self, command: WireCommand, peer: str = "") -> AuthTokenCheckFailed | None:
+        """Return the refusal of a request; None: it is permitted. `peer`: ``host:port`` of the client."""
         if type(command) in WITHOUT_TOKEN:
             return None
         try:
             self._require(command)
-        except TokenExpiredError:
-            self.refused["expired"] += 1
-            return AuthTokenCheckFailed(getattr(command, "request_id", -1), "", EXPIRED)
-        except TokenRefusedError:
-            self.refused["refused"] += 1
-            return AuthTokenCheckFailed(getattr(command, "request_id", -1), "", CHECK_FAILED)
+        except TokenExpiredError as error:
+            return self._refusal(command, peer, "expired", EXPIRED, error)
+        except TokenRefusedError as error:
+            return self._refusal(command, peer, "refused", CHECK_FAILED, error)
         return None
+
+    def _refusal(
+        self, command: WireCommand, peer: str, kind: str, code: int, error: PenstockError
+    ) -> AuthTokenCheckFailed:
+        self.refused[kind] += 1
+        if self._audit is not None:
+            self._audit.note_refused(command, peer, str(error))
+        return AuthTokenCheckFailed(getattr(command, "request_id", -1), "", code)
 
     def require_server(self, token: str) -> None:
         """Raise `TokenRefusedError` unless the token is one of a server."""

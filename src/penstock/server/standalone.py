@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -44,7 +43,6 @@ from penstock.model.errors import (
     LogTakenOverError,
     StorageIdentityError,
 )
-from penstock.model.findings import FindingKind
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
@@ -62,6 +60,7 @@ from penstock.security.server_security import ServerSecurity, open_security
 from penstock.security.tokens import MasterTokens
 from penstock.segmentstore.admin_server import AdminServer, allow_all
 from penstock.segmentstore.layout_settings import LayoutMode
+from penstock.segmentstore.request_audit import RequestAudit
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
@@ -72,6 +71,7 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.segmentstore.token_access import TokenAccess
+from penstock.server.audit import audit_path, start_audit, with_audit
 from penstock.server.bucket_log import open_bucket_log
 from penstock.server.data_directory import DataDirectory, Identity
 from penstock.server.directory_watch import DirectoryWatch
@@ -182,9 +182,7 @@ class Standalone:
             stores = Health(Status.STARTING)
         controller = Health(Status.UP if self.controller_port else Status.STARTING)
         children = {"controller": controller, "stores": stores}
-        if self.audit is not None:
-            children["audit"] = Health(problem=self.audit.problem, finding=FindingKind.AUDIT_FAILING)
-        return Health(children=children)
+        return with_audit(Health(children=children), self.audit)
 
     @property
     def data_description(self) -> str:
@@ -369,7 +367,9 @@ class Standalone:
         self._stops.push_async_callback(security.stop)
         if security.verifier is None:
             return None, security.tls
-        return TokenAccess(security.verifier, wall_clock_s), security.tls
+        audit = await self._start_audit()
+        recorder = None if audit is None else RequestAudit(audit)
+        return TokenAccess(security.verifier, wall_clock_s, recorder), security.tls
 
     def _wall_clock_s(self) -> float:
         return self.runtime.wall_clock_ms() / 1000
@@ -379,17 +379,14 @@ class Standalone:
         return self.settings.security.has_auth
 
     async def _start_audit(self) -> AuditLog | None:
-        settings = self.settings.audit
-        path = settings.file
-        if not path:
-            if self.security is None or not self.settings.security.makes_missing_files:
-                return None
-            path = str(self.security.paths.audit_log)
-        audit = AuditLog(Path(path), settings, self.runtime.work, self.runtime.wall_clock_ms)
-        await audit.start()
-        self._stops.push_async_callback(audit.stop)
-        self.audit = audit
-        return audit
+        """Start the audit log, if it is enabled and not started yet."""
+        if self.audit is None:
+            security = self.security
+            path = audit_path(self.settings, has_default=False)
+            if path is None and security is not None and self.settings.security.makes_missing_files:
+                path = security.paths.audit_log
+            self.audit = await start_audit(path, self.settings, self.runtime, self._stops)
+        return self.audit
 
     def _guard(self) -> CallGuard | None:
         """Return the check of the controller's callers, if enabled."""

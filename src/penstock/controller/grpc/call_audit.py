@@ -6,7 +6,6 @@ contents of events or delegation tokens.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -19,6 +18,7 @@ from penstock.model.errors import AccessDeniedError, AuthenticationError, Pensto
 from penstock.model.permissions import Permission
 from penstock.rpc import controller_pb2 as pb
 from penstock.security.audit_log import AuditEntry, AuditLog
+from penstock.security.refusal_limit import RefusalLimit, with_left_out
 
 #: Calls that need write access, and change nothing that an administrator would look for.
 NOT_CHANGES: frozenset[str] = frozenset({
@@ -28,9 +28,6 @@ NOT_CHANGES: frozenset[str] = frozenset({
 })  # fmt: skip
 #: Calls that change nothing, and are recorded.
 LOG_INS: frozenset[str] = frozenset({"openSession"})
-#: Least time between two recorded refusals of one address and account, and how many of these are remembered.
-_REFUSAL_INTERVAL_MS = 1000
-_REFUSALS_MAX = 1024
 #: Fields that are not recorded.
 _SECRET_FIELDS = ("delegationToken",)
 
@@ -46,8 +43,7 @@ class CallAudit:
     def __init__(self, log: AuditLog, answers: Mapping[str, Answer]) -> None:
         self._log = log
         self._answers = answers
-        #: By address and account: when the last refusal was recorded, and how many were left out since.
-        self._refusals: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        self._limit = RefusalLimit()
 
     def begin(self, call: str, access_of: AccessOf, peer: str) -> CallRecord:
         """Return the record of a call that begins."""
@@ -80,20 +76,8 @@ class CallAudit:
         self._log.record(entry)
 
     def refusals_left_out(self, address: str) -> int | None:
-        """Return how many refusals were left out before this one; None: this one is left out, too.
-
-        One is recorded per second for each address and account, so that failing attempts do not push changes out of
-        the log.
-        """
-        key = (address, principal.get())
-        now_ms = self.now_ms()
-        last_ms, count = self._refusals.pop(key, (now_ms - _REFUSAL_INTERVAL_MS, 0))
-        # A clock that was set back leaves nothing out.
-        is_left_out = 0 <= now_ms - last_ms < _REFUSAL_INTERVAL_MS
-        self._refusals[key] = (last_ms, count + 1) if is_left_out else (now_ms, 0)
-        if len(self._refusals) > _REFUSALS_MAX:
-            self._refusals.popitem(last=False)
-        return None if is_left_out else count
+        """See `RefusalLimit.left_out_before`; for the account of the present call."""
+        return self._limit.left_out_before(address, principal.get(), self.now_ms())
 
     def now_ms(self) -> int:
         """Return the Unix time."""
@@ -142,8 +126,7 @@ class CallRecord:
         if isinstance(error, (AuthenticationError, AccessDeniedError)):
             left_out = self._audit.refusals_left_out(self._peer.rpartition(":")[0])
             if left_out is not None:
-                more = f" ({left_out} more were left out before)" if left_out else ""
-                self._add("refused", f"{error}{more}", duration_s)
+                self._add("refused", with_left_out(str(error), left_out), duration_s)
         elif self._is_change:
             self._add("failed", f"{code}: {error}" if isinstance(error, PenstockError) else code, duration_s)
 

@@ -24,7 +24,6 @@ from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.cluster_nodes import ClusterIdentity, Endpoint, SecurityMark
 from penstock.model.errors import InvalidArgumentError, PenstockError
-from penstock.model.findings import FindingKind
 from penstock.model.segments import Segments
 from penstock.operations.controller_metrics import ControllerMetrics
 from penstock.operations.group_lag import GroupLags
@@ -37,6 +36,7 @@ from penstock.runtime.waits import cancel_and_wait
 from penstock.security.audit_log import AuditLog
 from penstock.security.server_security import ServerSecurity
 from penstock.security.tokens import MasterTokens
+from penstock.server.audit import audit_path, start_audit, with_audit
 from penstock.server.cluster.identity import cluster_settings, read_identity, wait_for_session
 from penstock.server.cluster.machine import ControllerFront, LocalMachine, Machine
 from penstock.server.cluster.operations import start_operations
@@ -47,7 +47,6 @@ from penstock.server.cluster.security import (
     open_cluster_security,
     other_processes,
     security_mark,
-    start_audit,
 )
 from penstock.server.cluster.store import other_endpoints
 from penstock.server.cluster_settings import Listener, check_reachable
@@ -108,7 +107,8 @@ class ClusterController:
         self._stops.push_async_callback(self.runtime.work.close)
         operations = await start_operations(self.settings, self.runtime, self._stops, self._health)
         self._security = open_cluster_security(self.settings, self.runtime, self._stops, has_controller=True)
-        self._audit = await start_audit(self.settings, self.runtime, self._stops)
+        path = audit_path(self.settings, has_default=self.settings.security.has_auth)
+        self._audit = await start_audit(path, self.settings, self.runtime, self._stops)
         service = self._machine.coordination(self.settings.cluster)
         identity = await self._join(service)
         settings = self.settings
@@ -137,9 +137,7 @@ class ClusterController:
         children = {}
         if self._security is not None:
             children["security"] = Health(problem=self._security.problem)
-        if self._audit is not None:
-            children["audit"] = Health(problem=self._audit.problem, finding=FindingKind.AUDIT_FAILING)
-        return Health(children=children)
+        return with_audit(Health(children=children), self._audit)
 
     async def _join(self, service: CoordinationService) -> ClusterIdentity:
         """Read the identity, and choose the ports, which are announced before they are listened on."""

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from penstock.controller.grpc.guard import CallGuard
 from penstock.model.cluster_nodes import (
@@ -29,6 +28,7 @@ from penstock.runtime.runtime import Runtime
 from penstock.security.audit_log import AuditLog
 from penstock.security.secrets_directory import security_paths
 from penstock.security.server_security import ServerSecurity, open_security
+from penstock.segmentstore.request_audit import RequestAudit
 from penstock.segmentstore.token_access import TokenAccess
 from penstock.server.errors import ClusterMismatchError
 from penstock.server.settings import StandaloneSettings
@@ -57,11 +57,12 @@ def open_cluster_security(
     return security
 
 
-def token_access(security: ServerSecurity | None, runtime: Runtime) -> TokenAccess | None:
-    """Return the check of the tokens of requests to a store; None without authentication."""
+def token_access(security: ServerSecurity | None, runtime: Runtime, audit: AuditLog | None) -> TokenAccess | None:
+    """Return the check of the tokens of requests to a store; None without authentication. `audit` gets refusals."""
     if security is None or security.verifier is None:
         return None
-    return TokenAccess(security.verifier, lambda: runtime.wall_clock_ms() / 1000)
+    recorder = None if audit is None else RequestAudit(audit)
+    return TokenAccess(security.verifier, lambda: runtime.wall_clock_ms() / 1000, recorder)
 
 
 def call_guard(security: ServerSecurity | None) -> CallGuard | None:
@@ -71,21 +72,6 @@ def call_guard(security: ServerSecurity | None) -> CallGuard | None:
     return CallGuard(
         security.authenticator, security.signer, is_strict=not security.settings.readers_write_group_state
     )  # fmt: skip
-
-
-async def start_audit(
-    settings: StandaloneSettings, runtime: Runtime, stops: AsyncExitStack
-) -> AuditLog | None:  # fmt: skip
-    """Start the audit log of a controller, if it is enabled. Raises `AuditLogError`."""
-    path = settings.audit.file
-    if not path and settings.security.has_auth:
-        path = str(security_paths(settings.security, settings.data_dir).audit_log)
-    if not path:
-        return None
-    audit = AuditLog(Path(path), settings.audit, runtime.work, runtime.wall_clock_ms)
-    await audit.start()
-    stops.push_async_callback(audit.stop)
-    return audit
 
 
 def security_mark(security: ServerSecurity | None, cluster_id: str) -> SecurityMark | None:

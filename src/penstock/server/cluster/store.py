@@ -23,6 +23,7 @@ from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_from
 from penstock.runtime.version import penstock_version
 from penstock.runtime.waits import cancel_and_wait
+from penstock.security.audit_log import AuditLog
 from penstock.security.server_security import ServerSecurity
 from penstock.segmentstore.admin_server import AdminServer, allow_all
 from penstock.segmentstore.cluster.containers import StoreContainers
@@ -38,6 +39,7 @@ from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
 from penstock.segmentstore.tier1.object_log.server_claim import claim_for_cluster, claim_identity
+from penstock.server.audit import audit_path, start_audit, with_audit
 from penstock.server.cluster.identity import wait_for_session
 from penstock.server.cluster.machine import LocalMachine, Machine
 from penstock.server.cluster.messages import Beat, MemberOrder, MemberReady
@@ -87,6 +89,7 @@ class ClusterStore:
         self._machine = machine or LocalMachine()
         self._runtime = runtime if runtime is not None else real_runtime(self.settings.blocking_thread_count_max)
         self.segment_store: SegmentStore | None = None
+        self._audit: AuditLog | None = None
         self.server: SegmentStoreServer | None = None
         self.member: ClusterMember | None = None
         self._stops = AsyncExitStack()
@@ -132,7 +135,10 @@ class ClusterStore:
         self, store: SegmentStore, budget: DescriptorBudget, security: ServerSecurity | None
     ) -> dict[str, Endpoint]:
         """Listen for clients and administrators; return what is given to clients, by listener."""
-        access, tls = token_access(security, self._runtime), None if security is None else security.tls
+        path = audit_path(self.settings, has_default=self.settings.security.has_auth, store=self.order.name)
+        audit = self._audit = await start_audit(path, self.settings, self._runtime, self._stops)
+        tls = None if security is None else security.tls
+        access = token_access(security, self._runtime, audit)
         limits = self.settings.segment_store.connection.within(budget)
         server = self.server = SegmentStoreServer(store, settings=limits, access=access, tls=tls)
         self._stops.push_async_callback(server.stop)
@@ -248,7 +254,8 @@ class ClusterStore:
         if self.segment_store is None or self.member is None or not self.member.announced.is_set():
             return Health(Status.STARTING)
         member = Health(problem=self.member.problem or self.member.coordination_problem or self.member.impaired)
-        return Health(children={"store": store_health(self.segment_store), "cluster": member})
+        found = Health(children={"store": store_health(self.segment_store), "cluster": member})
+        return with_audit(found, self._audit)
 
     async def drain(self) -> None:
         """Hand the containers over to other stores."""

@@ -29,12 +29,15 @@ from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_from
 from penstock.runtime.version import penstock_version
+from penstock.security.audit_log import AuditLog
 from penstock.security.secrets_directory import security_paths
 from penstock.security.server_security import open_security
 from penstock.segmentstore.admin_server import AdminServer, allow_all
+from penstock.segmentstore.request_audit import RequestAudit
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.token_access import TokenAccess
+from penstock.server.audit import audit_path, start_audit, with_audit
 from penstock.server.data_directory import DataDirectory
 from penstock.server.errors import DataDirectoryError, StoreProcessError
 from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
@@ -76,6 +79,7 @@ class StoreChild:
         self._assigned: Collection[int] = order.containers
         self._living = frozenset(order.living)
         self._store: SegmentStore | None = None
+        self._audit: AuditLog | None = None
         self._stops = AsyncExitStack()
 
     async def start(self) -> None:
@@ -101,7 +105,7 @@ class StoreChild:
             self._receive_locks(directory, self._order.lock_socket)
         identity = await runtime.work.run(directory.identity)
         operations = await self._start_operations()
-        access, tls = self._open_security()
+        access, tls = await self._open_security()
         store = self._store = SegmentStore(
             logs=directory.logs(
                 identity,
@@ -141,7 +145,7 @@ class StoreChild:
         self._stops.push_async_callback(admin.stop)
         self._say(Ready(server.port, failures_of(store.failures)))
 
-    def _open_security(self) -> tuple[TokenAccess | None, ssl.SSLContext | None]:
+    async def _open_security(self) -> tuple[TokenAccess | None, ssl.SSLContext | None]:
         """Read the files of encryption and authentication, if enabled. The parent process has made missing ones."""
         settings = self.settings.security
         if not (settings.has_tls or settings.has_auth):
@@ -152,7 +156,13 @@ class StoreChild:
         self._stops.push_async_callback(security.stop)
         if security.verifier is None:
             return None, security.tls
-        return TokenAccess(security.verifier, self._wall_clock_s), security.tls
+        audit = await start_audit(
+            audit_path(self.settings, has_default=settings.makes_missing_files, store=f"store-{self._order.store}"),
+            self.settings, self._runtime, self._stops,
+        )  # fmt: skip
+        self._audit = audit
+        recorder = None if audit is None else RequestAudit(audit)
+        return TokenAccess(security.verifier, self._wall_clock_s, recorder), security.tls
 
     def _wall_clock_s(self) -> float:
         return self._runtime.wall_clock_ms() / 1000
@@ -176,7 +186,9 @@ class StoreChild:
         return endpoint
 
     def _health(self) -> Health:
-        return Health(Status.STARTING) if self._store is None else store_health(self._store)
+        if self._store is None:
+            return Health(Status.STARTING)
+        return with_audit(store_health(self._store), self._audit)
 
     def _receive_locks(self, directory: DataDirectory, descriptor: int) -> None:
         """Adopt each lock that the parent sends."""
