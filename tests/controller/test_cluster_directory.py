@@ -178,3 +178,20 @@ def test_what_is_known_is_kept_while_zookeeper_is_away() -> None:
         assert world.directory.controllers(INSIDE) == [("in", 9)]
 
     run(scenario, 1)
+
+
+def test_processes_of_this_version_are_found_beside_one_that_a_later_version_wrote() -> None:
+    async def scenario(world: World) -> None:
+        admin, locator = world.admin, world.directory.locator(INSIDE)
+        later = b'{"v":2,"endpoints":{"inside":{"host":"in","port":7}}}'
+        await admin.create(f"{HOSTS_PATH}/a~0", later)
+        await admin.create(f"{CONTROLLERS_PATH}/c0", later)
+        await admin.create(f"{HELD_PATH}/0", later)
+        await admin.create(f"{HOSTS_PATH}/b~1", encode_node(host(1)))
+        await admin.create(f"{CONTROLLERS_PATH}/c1", encode_node(ControllerNode(endpoints={INSIDE: Endpoint("in", 9)})))
+        await admin.set(ASSIGNMENT_PATH, assigned(1, "b", "a"))
+        await world.until(lambda: locator.endpoint_of(0) == ("in", 1) and world.directory.controllers(INSIDE) != [])
+        assert locator.endpoint_of(1) is None
+        assert world.directory.controllers(INSIDE) == [("in", 9)]
+
+    run(scenario, 1)

@@ -339,3 +339,40 @@ def test_only_the_newest_proofs_of_ends_are_kept() -> None:
         assert names == {"5", *(str(99 - number) for number in range(2, 11))}
 
     run(scenario)
+
+
+#: A host and a load as a later version may write them: with another version, and in a state that is not known here.
+LATER_HOSTS = (b'{"v":2,"endpoints":{}}', b'{"v":1,"endpoints":{},"state":"warming"}')
+
+
+@pytest.mark.parametrize("content", LATER_HOSTS)
+def test_a_leader_that_cannot_read_a_node_lets_another_controller_lead(content: bytes) -> None:
+    """A controller of a later version may be among them. Nothing moves until the node can be read."""
+
+    async def scenario(world: World) -> None:
+        leaders = [world.lead("c1"), world.lead("c2")]
+        await world.start_store("a")
+        await world.until(lambda counts: counts["a"] == CONTAINERS)
+        (first,) = [leader for leader in leaders if leader.is_leading]
+        await world.admin.create("/hosts/b~1", content, is_ephemeral=True)
+        async with asyncio.timeout(30.0):
+            while first.is_leading or not any(leader.is_leading for leader in leaders):  # noqa: ASYNC110  # virtual time
+                await asyncio.sleep(0.05)
+        assert await world.owners() == ("a",) * CONTAINERS
+        await world.admin.set("/hosts/b~1", encode_node(HostNode(endpoints={})))
+        await world.until(is_even(2))
+
+    run(scenario)
+
+
+def test_a_leader_plans_without_a_load_that_it_cannot_read() -> None:
+    async def scenario(world: World) -> None:
+        world.lead("c1")
+        await world.start_store("a")
+        await world.until(lambda counts: counts["a"] == CONTAINERS)
+        await world.admin.create("/loads/a", b'{"v":2}', is_ephemeral=True)
+        await world.start_store("b")
+        await world.until(is_even(2))
+        assert world.leaders["c1"].is_leading
+
+    run(scenario)

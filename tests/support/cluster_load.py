@@ -1,7 +1,12 @@
-"""`Load`: a writer of events that runs all the time, and `check_events`: all of them are there, once, in order."""
+"""`Load`: a writer of events that runs all the time, and `check_events`: all of them are there, once, in order.
+
+``python -m support.cluster_load URI`` does both, with the client of the Penstock that it finds: it writes until the end
+of its standard input, and prints the number of events that were read back.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -70,3 +75,19 @@ def check_events(uri: str, count: int) -> None:
     assert {key: len(each) for key, each in found.items()} == {key: len(range(key, count, KEYS)) for key in range(KEYS)}
     for one, numbers in found.items():
         assert numbers == list(range(one, count, KEYS)), f"events of key {one}"
+
+
+def _main(uri: str) -> None:
+    load = Load(uri)
+    load.start()
+    load.wait_for_more()
+    sys.stdout.write(f"{penstock.__file__}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    count = load.stop()
+    check_events(uri, count)
+    sys.stdout.write(f"{count}\n")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

@@ -21,11 +21,17 @@ WAIT_S = 120.0
 
 
 class ClusterProcess:
-    """One process, on this machine or on a host of a network. A thread collects its records on standard output."""
+    """One process, on this machine or on a host of a network. A thread collects its records on standard output.
 
-    def __init__(self, directory: Path, name: str, arguments: list[str], host: Host | None = None) -> None:
+    `sources`: where its Penstock is; None: it is that of this checkout.
+    """
+
+    def __init__(
+        self, directory: Path, name: str, arguments: list[str], host: Host | None = None, sources: Path | None = None
+    ) -> None:
         self.name = name
         self.host = host
+        self._environment = environment_of(sources)
         self.log_path = directory / f"{name}.log"
         self._arguments = arguments
         self.process: subprocess.Popen[bytes] | None = None
@@ -39,7 +45,7 @@ class ClusterProcess:
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command if self.host is None else self.host.command(*command), stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=log, env=child_environment(),
+                stdout=subprocess.PIPE, stderr=log, env=self._environment,
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
@@ -107,7 +113,13 @@ class Cluster:
 
     `hosts`: where each process runs, by name, and ``client`` for the commands of administrators. None: all on this
     machine, on loopback. `secrets`: the data directory with the files of a secured cluster; None: it is not secured.
+
+    Attributes:
+        sources: where the Penstock of commands and of processes is that are started from now on; None: it is that of
+            this checkout.
     """
+
+    sources: Path | None = None
 
     def __init__(
         self,
@@ -150,7 +162,7 @@ class Cluster:
         command = [sys.executable, "-m", "penstock", *arguments]
         return subprocess.run(
             command if self._hosts is None else self._hosts["client"].command(*command),
-            capture_output=True, text=True, timeout=2 * WAIT_S, env=child_environment(), check=False,
+            capture_output=True, text=True, timeout=2 * WAIT_S, env=environment_of(self.sources), check=False,
         )  # fmt: skip
 
     def status(self, what: str = "status") -> dict[str, object]:
@@ -178,7 +190,7 @@ class Cluster:
         ]  # fmt: skip
         if self.secrets is not None:
             arguments += ["--secure", "--data-dir", str(self.secrets)]
-        process = self.processes[name] = ClusterProcess(self.directory, name, arguments, host)
+        process = self.processes[name] = ClusterProcess(self.directory, name, arguments, host, self.sources)
         process.start()
         return process
 
@@ -205,6 +217,11 @@ class Cluster:
         """End all processes."""
         for process in self.processes.values():
             process.kill()
+
+
+def environment_of(sources: Path | None) -> dict[str, str]:
+    """Return the environment of a child process with the Penstock in a directory; None: with that of this checkout."""
+    return child_environment() | ({} if sources is None else {"PYTHONPATH": str(sources)})
 
 
 def _free_port() -> int:

@@ -27,7 +27,12 @@ from penstock.model.cluster_nodes import (
     split_host_node_name,
 )
 from penstock.model.errors import ConnectionLostError
-from penstock.model.errors.coordination import CoordinationError, NoSuchNodeError, SessionExpiredError
+from penstock.model.errors.coordination import (
+    CoordinationError,
+    NodeFormatError,
+    NoSuchNodeError,
+    SessionExpiredError,
+)
 from penstock.model.routing import container_of
 from penstock.runtime.coordination import Children, CoordinationStore
 from penstock.runtime.kept_session import KeptSession
@@ -36,6 +41,9 @@ from penstock.runtime.waits import first_of
 _log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=NodeContent)
+
+#: Paths that are remembered as reported.
+_UNREADABLE_MAX = 1000
 
 
 @dataclass(slots=True)
@@ -91,6 +99,8 @@ class ClusterDirectory:
         self._sessions = sessions
         self._poll_s = poll_s
         self._retry_s = retry_s
+        #: Paths of nodes that could not be read and were reported.
+        self._unreadable: set[str] = set()
 
     def locator(self, listener: str) -> ListenerLocator:
         """Return the locator for clients of a listener."""
@@ -161,15 +171,29 @@ class ClusterDirectory:
     async def _read_all(
         self, store: CoordinationStore, kind: type[C], parent: str, listed: Children
     ) -> dict[str, tuple[int, C]]:
-        """Return the zxid of its creation and the content of each child that still exists."""
+        """Return the zxid of its creation and the content of each child that still exists.
+
+        One that cannot be read is passed over: a process of a later version wrote it, and the others are found.
+        """
         found: dict[str, tuple[int, C]] = {}
         for name in sorted(listed.names):
             try:
                 node = await store.get(f"{parent}/{name}")
             except NoSuchNodeError:
                 continue
-            found[name] = node.created_zxid, decode_node(kind, f"{parent}/{name}", node.content)
+            try:
+                found[name] = node.created_zxid, decode_node(kind, f"{parent}/{name}", node.content)
+            except NodeFormatError as error:
+                self._note_unreadable(error)
         return found
+
+    def _note_unreadable(self, error: NodeFormatError) -> None:
+        """Report a node that cannot be read, each one once."""
+        if len(self._unreadable) >= _UNREADABLE_MAX:
+            self._unreadable.clear()
+        if error.path not in self._unreadable:
+            self._unreadable.add(error.path)
+            _log.warning("a process of the cluster is not found by clients of this controller: %s", error)
 
 
 class ListenerLocator:

@@ -35,6 +35,19 @@ class Election:
             else:
                 await self._store.changed(ELECTION_PATH, line)
 
+    async def withdraw(self) -> None:
+        """Leave the line, so that the next candidate leads; `win` enters it again, at its end.
+
+        Raises `CoordinationError`: the session may still be in the line.
+        """
+        line = await self._store.children(ELECTION_PATH)
+        for name in sorted(line.names):
+            if await self._owner(name) == self._store.session_id:
+                try:
+                    await self._store.delete(f"{ELECTION_PATH}/{name}")
+                except NoSuchNodeError:
+                    continue  # A deletion before it got no answer.
+
     async def _enter(self) -> None:
         try:
             await self._store.create(f"{ELECTION_PATH}/n-", self._content, is_ephemeral=True, is_sequential=True)

@@ -43,6 +43,7 @@ from penstock.model.cluster_nodes import (
 )
 from penstock.model.errors.coordination import (
     CoordinationError,
+    NodeFormatError,
     NodeVersionError,
     SessionExpiredError,
 )
@@ -75,6 +76,8 @@ class LeaderSettings:
         moving_poll_s: ... and this often while containers move.
         stuck_s: a container that is not served for longer does not hold up hand-overs of others.
         retry_s: pause after a failed request.
+        unreadable_s: a leader that cannot read a node of the cluster leads no more for this time: a controller of a
+            later version may be able to.
         ends_max: proofs of the ends of stores that are kept, the newest ones.
         ends_interval_s: how often it is checked whether there are more.
     """
@@ -87,6 +90,7 @@ class LeaderSettings:
     moving_poll_s: float = 0.5
     stuck_s: float = 60.0
     retry_s: float = 0.5
+    unreadable_s: float = 5.0
     ends_max: int = 1000
     ends_interval_s: float = 600.0
 
@@ -137,11 +141,25 @@ class ClusterLeader:
                 await self._lead(store)
             except SessionExpiredError:
                 raise
+            except NodeFormatError as error:
+                self.is_leading = False
+                _log.warning("controller %s does not lead for %g s: %s", self._name, self._settings.unreadable_s, error)
+                await self._withdraw(election)
+                await asyncio.sleep(self._settings.unreadable_s)
             except CoordinationError as error:
                 _log.warning("controller %s: %s", self._name, error)
                 await asyncio.sleep(self._settings.retry_s)
             finally:
                 self.is_leading = False
+
+    async def _withdraw(self, election: Election) -> None:
+        try:
+            await election.withdraw()
+        except SessionExpiredError:
+            raise
+        except CoordinationError as error:
+            # It leads again after the pause, and then gives up again.
+            _log.warning("controller %s is still a candidate: %s", self._name, error)
 
     async def _lead(self, store: CoordinationStore) -> None:
         loop = asyncio.get_running_loop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -26,10 +27,12 @@ from penstock.model.cluster_nodes import (
     encode_node,
     split_host_node_name,
 )
-from penstock.model.errors.coordination import NodeExistsError, NoSuchNodeError
+from penstock.model.errors.coordination import NodeExistsError, NodeFormatError, NoSuchNodeError
 from penstock.runtime.coordination import Children, CoordinationStore, Node, ensure_node
 
 C = TypeVar("C", bound=NodeContent)
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ async def read_cluster(store: CoordinationStore) -> ClusterView:
         host = decode_node(HostNode, f"{HOSTS_PATH}/{node_name}", found.content)
         hosts[name] = max(hosts.get(name, (0, host)), (found.created_zxid, host), key=lambda each: each[0])
     held = await _read_all(store, HeldNode, HELD_PATH, await store.children(HELD_PATH))
-    loads = await _read_all(store, LoadNode, LOADS_PATH, await store.children(LOADS_PATH))
+    loads = await _read_loads(store)
     return ClusterView(
         assignment=decode_node(AssignmentNode, ASSIGNMENT_PATH, node.content),
         version=node.version,
@@ -96,6 +99,17 @@ async def read_cluster(store: CoordinationStore) -> ClusterView:
         drain_list=drain_list,
         host_nodes={f"{HOSTS_PATH}/{name}": found for name, found in host_nodes.items()},
     )
+
+
+async def _read_loads(store: CoordinationStore) -> dict[str, LoadNode]:
+    """Return the loads by store. One that cannot be read, of a later version, is as one that was not reported."""
+    found: dict[str, LoadNode] = {}
+    for name, node in (await _read_nodes(store, LOADS_PATH, await store.children(LOADS_PATH))).items():
+        try:
+            found[name] = decode_node(LoadNode, f"{LOADS_PATH}/{name}", node.content)
+        except NodeFormatError as error:
+            _log.debug("the load of store %s is not known: %s", name, error)
+    return found
 
 
 async def _read_all(store: CoordinationStore, kind: type[C], parent: str, listed: Children) -> dict[str, C]:
