@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -17,9 +18,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import aio
+from penstock.cli.server_checks import check_health
 from penstock.model.errors import InvalidArgumentError
 from penstock.operations import group_lag
 from penstock.operations.settings import OperationsSettings
+from penstock.runtime.client_security import ClientSecurity
+from penstock.security.settings import SecuritySettings
 from penstock.server.errors import PortInUseError
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
@@ -253,3 +257,35 @@ async def test_an_unexpected_error_is_logged_and_the_lag_is_measured_again(
         for _ in range(2):
             await rounds.acquire()
     assert "ZeroDivisionError: planted" in caplog.text
+
+
+async def test_an_encrypted_port_has_the_certificate_of_the_server(tmp_path: Path) -> None:
+    """Plain HTTP and a client without the authority get no answer; ``doctor`` reads it."""
+    security = SecuritySettings(
+        tls="on", makes_missing_files=True, certificate=str(tmp_path / "server.crt"),
+        private_key=str(tmp_path / "server.key"), accounts=str(tmp_path / "passwd"),
+    )  # fmt: skip
+    settings = replace(SETTINGS, security=security, operations=replace(SETTINGS.operations, tls=True))
+    async with Standalone(settings) as running:
+        assert running.operations is not None
+        assert running.security is not None
+        port, authority = running.operations.port, running.security.paths.authority.read_bytes()
+        trusted = ClientSecurity(ca=authority).tls_context()
+
+        def read(context: ssl.SSLContext) -> str:
+            url = f"https://localhost:{port}/ready"
+            with urllib.request.urlopen(url, timeout=WAIT_S, context=context) as reply:
+                return str(reply.read().decode())
+
+        assert (await asyncio.to_thread(read, trusted)).startswith("ready")
+        with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
+            await asyncio.to_thread(read, ssl.create_default_context())
+        with pytest.raises(OSError):
+            await asyncio.to_thread(get, port, "/ready")
+        found = await asyncio.to_thread(check_health, f"localhost:{port}", 60.0, is_required=True, tls=trusted)
+        assert any("health at" in fact for fact in found.facts)
+
+
+def test_an_encrypted_port_needs_a_certificate() -> None:
+    with pytest.raises(InvalidArgumentError, match="there is no certificate"):
+        replace(SETTINGS, operations=replace(SETTINGS.operations, tls=True))

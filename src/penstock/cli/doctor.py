@@ -33,7 +33,10 @@ def doctor(
     config: Config = None,
     health: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Port of health and metrics. [default: that of the settings]"),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Port of health and metrics; https://HOST:PORT if it is encrypted. [default: that of the settings]",
+        ),
     ] = None,
     timeout_s: Annotated[
         float,
@@ -96,6 +99,7 @@ def _examined(
     from penstock.cli.server_checks import check_health, check_server
     from penstock.model.errors import InvalidArgumentError
     from penstock.model.findings import Finding, FindingKind, Severity
+    from penstock.runtime.client_security import client_security
     from penstock.runtime.settings import load_settings
     from penstock.server.settings import StandaloneSettings
 
@@ -112,9 +116,11 @@ def _examined(
         is_running, server = asyncio.run(check_server(address, timeout_s, is_required=uri is not None))
         found.append(server)
         if health is None and settings is not None and settings.operations.is_enabled and settings.operations.port:
-            health = f"{settings.operations.host or settings.listening_host}:{settings.operations.port}"
+            health = _health_of(settings)
     if health is not None:
-        found.append(check_health(health, timeout_s, is_required=is_running))
+        is_encrypted, place = health.startswith("https://"), health.rpartition("://")[2]
+        tls = client_security().tls_context() if is_encrypted else None
+        found.append(check_health(place, timeout_s, is_required=is_running, tls=tls))
     if settings is not None:
         found += _machine(settings, is_running=is_running)
     # The server's state can be seen in more than one way.
@@ -130,6 +136,14 @@ def _uri_of(settings: StandaloneSettings) -> str | None:
     scheme = "tls" if settings.security.has_tls else "tcp"
     host = settings.advertised_host if settings.security.has_tls else settings.listening_host
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.controller_port}"
+
+
+def _health_of(settings: StandaloneSettings) -> str:
+    """Return the address of health and metrics, for an encrypted port with the name that the certificate has."""
+    operations = settings.operations
+    if operations.tls:
+        return f"https://{settings.advertised_host}:{operations.port}"
+    return f"{operations.host or settings.listening_host}:{operations.port}"
 
 
 def _machine(settings: StandaloneSettings, *, is_running: bool) -> list[Measurement]:

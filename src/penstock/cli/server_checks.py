@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import ssl
 from collections.abc import Iterator
 
 from penstock.administration.machine import Measurement
@@ -88,11 +89,16 @@ def findings_of(statistics: ClusterStatistics) -> Iterator[Finding]:
             yield Finding(FindingKind.GROUP_STUCK, f"{name}: {group.total_unread_bytes} bytes are unread")
 
 
-def check_health(address: str, timeout_s: float, *, is_required: bool) -> Measurement:
-    """Read the health tree and the version from a server's port for health and metrics, ``host:port``."""
+def check_health(
+    address: str, timeout_s: float, *, is_required: bool, tls: ssl.SSLContext | None = None
+) -> Measurement:
+    """Read the health tree and the version from a server's port for health and metrics, ``host:port``.
+
+    `tls`: for a port that is encrypted.
+    """
     try:
-        tree = json.loads(_get(address, "/v1/health", timeout_s, _HEALTH_BYTES_MAX))
-        version = _VERSION.search(_get(address, "/metrics", timeout_s, _METRICS_BYTES_MAX))
+        tree = json.loads(_get(address, "/v1/health", timeout_s, _HEALTH_BYTES_MAX, tls))
+        version = _VERSION.search(_get(address, "/metrics", timeout_s, _METRICS_BYTES_MAX, tls))
     except (OSError, ValueError, http.client.HTTPException) as error:
         text = f"health and metrics at {address}: {error or type(error).__name__}"
         if is_required:
@@ -119,8 +125,11 @@ def _findings_in(tree: dict[str, object], path: str) -> Iterator[Finding]:
             yield from _findings_in(child, f"{path}/{name}" if path else name)
 
 
-def _get(address: str, path: str, timeout_s: float, bytes_max: int) -> str:
-    connection = http.client.HTTPConnection(address, timeout=timeout_s)
+def _get(address: str, path: str, timeout_s: float, bytes_max: int, tls: ssl.SSLContext | None) -> str:
+    if tls is None:
+        connection = http.client.HTTPConnection(address, timeout=timeout_s)
+    else:
+        connection = http.client.HTTPSConnection(address, timeout=timeout_s, context=tls)
     try:
         connection.request("GET", path)
         reply = connection.getresponse()

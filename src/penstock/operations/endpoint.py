@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Sequence
 
 from penstock.operations.exposition import CONTENT_TYPE, exposition
@@ -28,7 +29,7 @@ class OperationsEndpoint:
     """Serves health and metrics of one process.
 
     `health` returns the present health. `work` makes the text of the metrics in a thread: that of many series takes
-    some milliseconds, which the loop should not spend.
+    some milliseconds, which the loop should not spend. `tls`: with the certificate; None: plain HTTP.
 
     Attributes:
         collectors: called at each scrape; parts of the server add theirs when they start.
@@ -40,6 +41,7 @@ class OperationsEndpoint:
         *,
         health: HealthSource,
         work: BlockingWork,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.collectors: list[Collector] = []
         self._health = health
@@ -57,6 +59,7 @@ class OperationsEndpoint:
                 "/v1/health/liveness": self._liveness,
             },
             settings.http,
+            tls,
         )
 
     @property

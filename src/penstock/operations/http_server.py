@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import h11
 
 from penstock.operations.settings import HttpServerSettings
+from penstock.runtime.tls_listener import HandshakeSettings, TlsListener
 from penstock.runtime.waits import cancel_and_wait
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _READ_BYTES = 16 * 1024
+_ACCEPT_BACKLOG = 100
 #: Reads of what a refused client still sends, before its connection is closed.
 _LINGER_READS_MAX = 64
 
@@ -46,14 +49,22 @@ class HttpServer:
 
     A handler that raises is answered with 500, and logged: the defect must not end the server process.
 
+    `tls`: with the certificate; None: connections are not encrypted.
+
     Attributes:
         port: the listening port; 0 before `start`.
     """
 
-    def __init__(self, routes: Mapping[str, Handler], settings: HttpServerSettings | None = None) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, Handler],
+        settings: HttpServerSettings | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._routes = dict(routes)
         self._settings = settings or HttpServerSettings()
-        self._server: asyncio.Server | None = None
+        self._tls = tls
+        self._server: asyncio.Server | TlsListener | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.port: int = 0
 
@@ -64,8 +75,15 @@ class HttpServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises `OSError` when the port cannot be listened on."""
-        self._server = await asyncio.get_running_loop().create_server(self._new_protocol, host or None, port)
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        if self._tls is None:
+            server = await asyncio.get_running_loop().create_server(self._new_protocol, host or None, port)
+            self._server, self.port = server, int(server.sockets[0].getsockname()[1])
+            return
+        bounds = HandshakeSettings(waiting_max=self._settings.connections_max)
+        self._server = listener = TlsListener(self._tls, self._new_protocol, bounds)
+        await listener.bind(host, port)
+        listener.listen(_ACCEPT_BACKLOG)
+        self.port = int(listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Close the port and all connections. Idempotent."""

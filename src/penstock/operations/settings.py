@@ -32,6 +32,8 @@ class OperationsSettings:
         is_enabled: whether to listen at all.
         port: the port; 0 takes any free one. With several segment stores, store n listens on this port plus 1 plus n.
         host: the address; empty: the server's own `host`.
+        tls: whether the port is encrypted, with the certificate of the other ports. Needs `security.tls`. The port is
+            then open only after the server has read its certificate.
         streams_max: streams with metrics of their own; all further ones share one series.
         groups_max: reader groups with metrics of their lag, for each controller; others have none.
         http: limits of connections and requests.
@@ -40,6 +42,7 @@ class OperationsSettings:
     is_enabled: bool = False
     port: int = 9600
     host: str = ""
+    tls: bool = False
     streams_max: int = 100
     groups_max: int = 100
     http: HttpServerSettings = field(default_factory=HttpServerSettings)

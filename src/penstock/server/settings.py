@@ -198,6 +198,8 @@ class StandaloneSettings:
             raise InvalidArgumentError(f"log_level is {self.log_level!r}: it is debug, info, warning or error")
         if self.log_format not in ("text", "json"):
             raise InvalidArgumentError(f"log_format is {self.log_format!r}: it is text or json")
+        if self.operations.tls and not self.security.has_tls:
+            raise InvalidArgumentError("operations.tls is set, and security.tls is off: there is no certificate")
         if self.segment_store.container_count < 1:
             raise InvalidArgumentError(
                 f"segment_store.container_count is {self.segment_store.container_count}: there is at least one"

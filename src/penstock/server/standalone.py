@@ -225,8 +225,9 @@ class Standalone:
     async def _start(self) -> None:
         settings = self.settings
         self._stops.push_async_callback(self.runtime.work.close)
-        # First, so that a recovery can be observed.
-        self.operations = await self._start_operations()
+        if not settings.operations.tls:
+            # First, so that a recovery can be observed.
+            self.operations = await self._start_operations(None)
         segments: Segments
         locator: ContainerLocator
         advisor: ScaleAdvisor
@@ -278,7 +279,7 @@ class Standalone:
             self._stops.push_async_callback(lags.stop)
             self.operations.collectors.append(lags.collect)
 
-    async def _start_operations(self) -> OperationsEndpoint | None:
+    async def _start_operations(self, tls: ssl.SSLContext | None) -> OperationsEndpoint | None:
         """Serve health and metrics, if enabled."""
         settings = self.settings.operations
         if not settings.is_enabled:
@@ -286,7 +287,7 @@ class Standalone:
         # Only now: a server without this port does not load an HTTP library.
         from penstock.operations.endpoint import OperationsEndpoint
 
-        endpoint = OperationsEndpoint(settings, health=lambda: self.health, work=self.runtime.work)
+        endpoint = OperationsEndpoint(settings, health=lambda: self.health, work=self.runtime.work, tls=tls)
         host = settings.host or self.settings.host
         await _listen("metrics", host, settings.port, endpoint.start(host, settings.port))
         self._stops.push_async_callback(endpoint.stop)
@@ -365,6 +366,8 @@ class Standalone:
         self.security = security = open_security(settings, paths, self.runtime.work, wall_clock_s)
         security.start()
         self._stops.push_async_callback(security.stop)
+        if self.settings.operations.tls:
+            self.operations = await self._start_operations(security.tls)
         if security.verifier is None:
             return None, security.tls
         audit = await self._start_audit()

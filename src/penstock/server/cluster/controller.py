@@ -105,8 +105,11 @@ class ClusterController:
 
     async def _start(self) -> None:
         self._stops.push_async_callback(self.runtime.work.close)
-        operations = await start_operations(self.settings, self.runtime, self._stops, self._health)
-        self._security = open_cluster_security(self.settings, self.runtime, self._stops, has_controller=True)
+        security = open_cluster_security(self.settings, self.runtime, self._stops, has_controller=True)
+        self._security = security
+        operations = await start_operations(
+            self.settings, self.runtime, self._stops, self._health, tls=None if security is None else security.tls
+        )
         path = audit_path(self.settings, has_default=self.settings.security.has_auth)
         self._audit = await start_audit(path, self.settings, self.runtime, self._stops)
         service = self._machine.coordination(self.settings.cluster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
@@ -23,8 +24,10 @@ async def start_operations(
     health: Callable[[], Health],
     *,
     port_offset: int = 0,
+    tls: ssl.SSLContext | None = None,
 ) -> OperationsEndpoint | None:
     """Serve health and metrics if that is enabled, until `stops` is closed. `port_offset`: is added to a port above 0.
+    `tls`: of the process; it is used if `operations.tls` is set.
 
     Raises `OSError` if the port is in use.
     """
@@ -34,7 +37,7 @@ async def start_operations(
     # Only now: a process without this port does not load an HTTP library.
     from penstock.operations.endpoint import OperationsEndpoint
 
-    endpoint = OperationsEndpoint(operations, health=health, work=runtime.work)
+    endpoint = OperationsEndpoint(operations, health=health, work=runtime.work, tls=tls if operations.tls else None)
     port = operations.port + port_offset if operations.port else 0
     await endpoint.start(operations.host or settings.host, port)
     stops.push_async_callback(endpoint.stop)

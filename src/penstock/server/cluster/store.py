@@ -107,8 +107,11 @@ class ClusterStore:
     async def _start(self) -> None:
         settings, runtime, order = self.settings, self._runtime, self.order
         self._stops.push_async_callback(runtime.work.close)
-        operations = await start_operations(settings, runtime, self._stops, self._health, port_offset=order.port_offset)
         security = open_cluster_security(settings, runtime, self._stops, has_controller=False)
+        operations = await start_operations(
+            settings, runtime, self._stops, self._health,
+            port_offset=order.port_offset, tls=None if security is None else security.tls,
+        )  # fmt: skip
         ends = KnownEnds()
         store = self.segment_store = SegmentStore(
             logs=await self._open_logs(ends),

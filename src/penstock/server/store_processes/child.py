@@ -104,8 +104,8 @@ class StoreChild:
         if self._order.lock_socket >= 0:
             self._receive_locks(directory, self._order.lock_socket)
         identity = await runtime.work.run(directory.identity)
-        operations = await self._start_operations()
         access, tls = await self._open_security()
+        operations = await self._start_operations(tls)
         store = self._store = SegmentStore(
             logs=directory.logs(
                 identity,
@@ -167,7 +167,7 @@ class StoreChild:
     def _wall_clock_s(self) -> float:
         return self._runtime.wall_clock_ms() / 1000
 
-    async def _start_operations(self) -> OperationsEndpoint | None:
+    async def _start_operations(self, tls: ssl.SSLContext | None) -> OperationsEndpoint | None:
         """Serve health and metrics, if enabled. The port of store n is the configured one plus 1 plus n."""
         settings = self.settings.operations
         if not settings.is_enabled:
@@ -175,7 +175,9 @@ class StoreChild:
         # Only now: a server without this port does not load an HTTP library.
         from penstock.operations.endpoint import OperationsEndpoint
 
-        endpoint = OperationsEndpoint(settings, health=self._health, work=self._runtime.work)
+        endpoint = OperationsEndpoint(
+            settings, health=self._health, work=self._runtime.work, tls=tls if settings.tls else None
+        )
         port = settings.port + 1 + self._order.store if settings.port else 0
         await endpoint.start(settings.host or self.settings.host, port)
         self._stops.push_async_callback(endpoint.stop)
