@@ -156,7 +156,12 @@ def test_findings_of_a_cluster() -> None:
     )  # fmt: skip
     statistics = ClusterStatistics(
         stores={
-            "a:1": StoreLoad("a:1", storage_problem="the mount is away", failures={1: "its log is disabled"}),
+            "a:1": StoreLoad(
+                "a:1",
+                storage_problem="the mount is away",
+                failures={1: "its log is disabled"},
+                log_problem="no bookies",
+            ),
             "b:2": StoreLoad("b:2", problem="no answer"),
         },
         containers={0: load},
@@ -171,6 +176,7 @@ def test_findings_of_a_cluster() -> None:
     found = [(each.kind, each.detail) for each in findings_of(statistics)]
     assert found == [
         (FindingKind.STORAGE_UNAVAILABLE, "segment store a:1: the mount is away"),
+        (FindingKind.LOG_UNAVAILABLE, "segment store a:1: no bookies"),
         (FindingKind.CONTAINER_OFFLINE, "container 1 on a:1: its log is disabled"),
         (FindingKind.STORE_DOWN, "segment store b:2: no answer"),
         (FindingKind.CONTAINER_OFFLINE, "container 2 runs on no segment store that answers"),

@@ -273,6 +273,10 @@ class LogProcesses:
         """See `DurableLogFactory.create`."""
         return (self.next() if self._is_each else self._factories[-1]).create(container_id)
 
+    async def check(self) -> None:
+        """See `DurableLogFactory.check`."""
+        await self._factories[-1].check()
+
     async def has_logs(self) -> bool:
         """See `DurableLogFactory.has_logs`."""
         return await self._factories[-1].has_logs()

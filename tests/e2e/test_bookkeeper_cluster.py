@@ -6,7 +6,9 @@ A writer runs all the time. In the end every acknowledged event is there, once, 
 from __future__ import annotations
 
 import random
+import signal
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,16 +16,44 @@ from pathlib import Path
 
 import pytest
 
+from penstock.model.routing import container_of
+from penstock.wire.commands import (
+    AppendBlockEnd,
+    AppendSetup,
+    CreateSegment,
+    DataAppended,
+    GetStreamSegmentInfo,
+    ReadSegment,
+    SegmentCreated,
+    SegmentRead,
+    SetupAppend,
+    StreamSegmentInfo,
+    WireCommand,
+)
 from support.bookkeeper_server import Bookies
 from support.cluster_load import Load, check_events
 from support.cluster_processes import WAIT_S, Cluster, kill_process
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from support.wire_client import WireClient
 from support.zookeeper_server import ZooKeeperServers
 
 # Each store has a Java virtual machine: too much beside other tests, so it runs by night.
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 CONTAINERS = 4
+#: A segment in each container.
+SEGMENTS = [
+    next(
+        name
+        for name in (f"shop/orders{number}/0.#epoch.0" for number in range(1000))
+        if container_of(name, CONTAINERS) == container_id
+    )
+    for container_id in range(CONTAINERS)
+]
+WRITER = b"w" * 16
+OTHER_WRITER = b"o" * 16
+#: Appends that a suspended store finds in its connection.
+LATE_COUNT = 50
 SETTINGS = """
 [object_storage]
 flush_bytes = 65536
@@ -64,6 +94,16 @@ def cluster(
     made.stop()
 
 
+def start_all(cluster: Cluster) -> None:
+    """Start two stores and a controller, and wait until all containers are served."""
+    for name in ("store-a", "store-b"):
+        cluster.start_store(name)
+    cluster.start_controller("controller-a")
+    for process in cluster.processes.values():
+        process.wait_ready()
+    cluster.wait_served()
+
+
 @contextmanager
 def lost_bookies(bookies: Bookies, interval_s: float) -> Iterator[list[int]]:
     """Kill one bookie after the other, and start it again after half of the interval. Gives those killed so far."""
@@ -94,10 +134,7 @@ def test_kills_of_stores_and_bookies_lose_double_and_reorder_nothing(
 ) -> None:
     """Stores are killed with and without their parents, while one bookie after the other is away."""
     draws = random.Random(cycles)
-    for name in ("store-a", "store-b"):
-        cluster.start_store(name).wait_ready()
-    cluster.start_controller("controller-a").wait_ready()
-    cluster.wait_served()
+    start_all(cluster)
     load = Load(cluster.uri("controller-a"))
     load.start()
     load.wait_for_more()
@@ -117,6 +154,59 @@ def test_kills_of_stores_and_bookies_lose_double_and_reorder_nothing(
     check_events(cluster.uri("controller-a"), count)
     for name in ("store-a", "store-b"):
         assert cluster.processes[name].terminate() == 0, cluster.processes[name].log[-3000:]
+
+
+def event(number: int) -> bytes:
+    """Return an event of a wire append."""
+    return b"\0\0\0\0\0\0\0\x08%08d" % number
+
+
+def append(number: int, writer: bytes) -> WireCommand:
+    """Return the append of one event."""
+    return AppendBlockEnd(writer, len(event(number)), event(number), 1, number, number)
+
+
+def own_segment(connection: WireClient) -> str:
+    """Create a segment in a container of the store at the other end, and return its name."""
+    for name in SEGMENTS:
+        if isinstance(connection.ask(CreateSegment(connection.next_id(), name, 0, 0, "")), SegmentCreated):
+            return name
+    raise AssertionError("the store has no container")
+
+
+def wait_until_served(connection: WireClient, segment: str) -> None:
+    """Wait until the store at the other end serves a segment."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not isinstance(connection.ask(GetStreamSegmentInfo(connection.next_id(), segment, "")), StreamSegmentInfo):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+
+
+def test_a_store_that_resumes_after_a_take_over_acknowledges_nothing(cluster: Cluster) -> None:
+    """It finds appends and a read in its connection, which were sent while it was suspended."""
+    start_all(cluster)
+    with (
+        WireClient(cluster.ports["store-a"], timeout_s=WAIT_S) as old,
+        WireClient(cluster.ports["store-b"], timeout_s=WAIT_S) as new,
+    ):
+        segment = own_segment(old)
+        old.ask(SetupAppend(old.next_id(), WRITER, segment, ""), AppendSetup)
+        assert old.ask(append(0, WRITER), DataAppended).event_number == 0
+        cluster.processes["store-a"].signal_all(signal.SIGSTOP)
+        try:
+            old.send(*(append(number, WRITER) for number in range(1, LATE_COUNT)))
+            old.send(ReadSegment(segment, 0, 1024, "", 1000))
+            wait_until_served(new, segment)
+            new.ask(SetupAppend(new.next_id(), OTHER_WRITER, segment, ""), AppendSetup)
+            new.ask(append(1000, OTHER_WRITER), DataAppended)
+        finally:
+            cluster.processes["store-a"].signal_all(signal.SIGCONT)
+        answers = old.receive_until_closed()
+        assert not [each for each in answers if isinstance(each, (DataAppended, SegmentRead))]
+        assert new.read_whole(segment, 2 * len(event(0))) == event(0) + event(1000)
+        length = new.ask(GetStreamSegmentInfo(new.next_id(), segment, ""), StreamSegmentInfo).write_offset
+        assert length == 2 * len(event(0))
+    cluster.wait_served()
 
 
 def test_a_store_without_the_jars_says_what_to_install(cluster: Cluster, bookies: Bookies) -> None:

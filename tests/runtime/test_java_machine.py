@@ -1,4 +1,4 @@
-"""The Java virtual machine of a store: which jars it gets, and that nothing of Java writes to the log of the process."""
+"""The Java virtual machine of a store: which jars it gets, and that Java writes nothing to the log of the process."""
 
 from __future__ import annotations
 

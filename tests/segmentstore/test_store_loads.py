@@ -10,11 +10,14 @@ import pytest
 
 from penstock.model.errors import StorageError
 from penstock.model.segments import TableUpdate
+from penstock.operations.store_health import store_health
 from penstock.segmentstore.cluster.containers import StoreContainers
 from penstock.segmentstore.cluster.loads import StoreLoads
 from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.statistics_report import store_report
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.tier1.memory_log import MemoryLog, MemoryLogFactory
+from penstock.wire.statistics import Question
 from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store, until
 
 SEGMENT, TABLE = "shop/orders/0.#epoch.0", "shop/_tables/a"
@@ -103,3 +106,28 @@ async def test_failures_for_lack_of_memory_are_counted(store: SegmentStore, monk
 async def test_the_log_is_checked_without_a_container(store: SegmentStore, logs: MemoryLogFactory) -> None:
     """By a request that changes nothing."""
     await StoreLoads(store).check_log()
+
+
+async def test_the_reason_for_which_appends_wait_is_reported_after_some_seconds(
+    store: SegmentStore, logs: MemoryLogFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the health, which is not ready then, and in the statistics, which ``ready`` and ``doctor`` read."""
+    reason = "1 of 4 bookies are reached"
+    monkeypatch.setattr(MemoryLog, "problem", reason)
+    assert not store.log_problem  # Nothing waits.
+    assert store_health(store).is_ready
+    logs.hold_appends(0)
+    append = asyncio.ensure_future(store.append(SEGMENT, b"x"))
+    await until(lambda: store.log_problem is not None)
+    told = store.log_problem or ""
+    assert "the log of containers 0 takes no appends" in told
+    assert reason in told
+    health = store_health(store)
+    assert not health.is_ready
+    assert any(line.startswith("log: ") and reason in line for line in health.problems())
+    assert reason in (store_report(store, Question()).log_problem or "")
+    logs.release_appends(0)
+    await append
+    assert not store.log_problem
+    assert store_health(store).is_ready
+    assert store_report(store, Question()).log_problem is None

@@ -121,6 +121,12 @@ class SimulatedLedgers:
         """See `LedgerStore.bookies`."""
         return await self.metadata_call(self.cluster.registered)
 
+    async def reach(self, bookies: Collection[str]) -> Collection[str]:
+        """See `LedgerStore.reach`. The kernel of a bookie that is held accepts connections."""
+        await self.wait_while_paused()
+        await asyncio.sleep(2 * self.latency_s())
+        return [name for name in bookies if name not in self.cut and self.cluster.bookies[name].is_up]
+
     async def create(
         self, quorum: LedgerQuorum, labels: Mapping[str, bytes], observer: LedgerObserver
     ) -> SimulatedWriter:

@@ -18,6 +18,7 @@ from penstock.model.errors import (
     ContainerNotFoundError,
     ContainerOfflineError,
     PenstockError,
+    StorageError,
     StorageFullError,
     UnsupportedOperationError,
 )
@@ -165,6 +166,8 @@ async def _ask_store(
             raise ContainerOfflineError(
                 ContainerId(report.starting[0]), f"segment store {host}:{port} still opens containers {listed}"
             )
+        if report.log_problem is not None:
+            raise StorageError(f"segment store {host}:{port}: {report.log_problem}")
         if report.full_disk is not None:
             raise StorageFullError(f"disk full on segment store {host}:{port}: {report.full_disk}")
     finally:

@@ -73,6 +73,8 @@ def findings_of(statistics: ClusterStatistics) -> Iterator[Finding]:
             yield Finding(FindingKind.STORE_DOWN, f"segment store {address}: {store.problem}")
         if store.storage_problem is not None:
             yield Finding(FindingKind.STORAGE_UNAVAILABLE, f"segment store {address}: {store.storage_problem}")
+        if store.log_problem is not None:
+            yield Finding(FindingKind.LOG_UNAVAILABLE, f"segment store {address}: {store.log_problem}")
         for container, failure in store.failures.items():
             failed.add(container)
             yield Finding(FindingKind.CONTAINER_OFFLINE, f"container {container} on {address}: {failure}")

@@ -68,8 +68,8 @@ class FindingKind(Enum):
         "name the long-term storage that this data directory was used with",
     )  # fmt: skip
     LOG_UNAVAILABLE = (
-        "log-unavailable", Severity.ERROR, "the bucket of the log cannot be used",
-        "check address, credentials and network with penstock storage probe --log",
+        "log-unavailable", Severity.ERROR, "the bucket or the bookies of the log cannot be used",
+        "a bucket: check address, credentials and network with penstock storage probe --log; bookies: start them",
     )  # fmt: skip
     WRITES_BLOCKED = (
         "writes-blocked", Severity.ERROR, "writes wait or are refused because the disk is full",

@@ -8,7 +8,7 @@ from penstock.segmentstore.store import SegmentStore
 
 
 def store_health(store: SegmentStore) -> Health:
-    """Return the health of the store: each assigned container, long-term storage, and space for users' writes."""
+    """Return the health of the store: each assigned container, long-term storage, log, and space for users' writes."""
     running = {container.id for container in store.containers}
     containers: dict[str, Health] = {}
     for container_id in store.assigned:
@@ -24,6 +24,10 @@ def store_health(store: SegmentStore) -> Health:
         children["storage"] = Health(problem=problem, finding=FindingKind.STORAGE_UNAVAILABLE)
     else:
         children["storage"] = Health()
+    log_problem = store.log_problem
+    children["log"] = Health(
+        problem=log_problem or "", finding=FindingKind.LOG_UNAVAILABLE, is_blocking=log_problem is not None
+    )
     full_disk = store.full_disk
     children["space"] = Health(
         problem=full_disk or "", finding=FindingKind.WRITES_BLOCKED, is_blocking=full_disk is not None

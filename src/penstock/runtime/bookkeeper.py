@@ -32,6 +32,8 @@ T = TypeVar("T")
 _DIRECT_BYTES_MIN = 16 * 1024
 _ZOOKEEPER_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 1_000
+#: Time for a connection that shows whether a bookie is reached.
+_REACH_S = 0.5
 _ENTRY_TIMEOUT_S = 5
 _THREADS_MAX = 16
 #: Ledgers of which one page of a list has numbers.
@@ -99,6 +101,12 @@ class BookKeeper:
 
         await self.start()
         return await self._run(listed)
+
+    async def reach(self, bookies: Collection[str]) -> Collection[str]:
+        """See `LedgerStore.reach`."""
+        names = list(bookies)
+        found = await asyncio.gather(*(_accepts(name) for name in names))
+        return frozenset(name for name, is_reached in zip(names, found, strict=True) if is_reached)
 
     async def create(self, quorum: LedgerQuorum, labels: Mapping[str, bytes], observer: LedgerObserver) -> JavaWriter:
         """See `LedgerStore.create`."""
@@ -337,6 +345,20 @@ class JavaReader:
             await self._store._run(lambda: self._store._answer(self._handle.closeAsync()))
         except LedgerError:
             return
+
+
+async def _accepts(bookie: str) -> bool:
+    """Return whether a bookie accepts a connection."""
+    host, _, port = bookie.rpartition(":")
+    if not host or not port.isdigit():
+        return True  # A name that only the metadata resolve.
+    try:
+        async with asyncio.timeout(_REACH_S):
+            _, writer = await asyncio.open_connection(host, int(port))
+    except OSError:  # Among them TimeoutError.
+        return False
+    writer.close()
+    return True
 
 
 def _labels(metadata: Any) -> dict[str, bytes]:

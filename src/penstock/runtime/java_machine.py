@@ -11,8 +11,8 @@ from typing import Any
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.extras import missing_extra
 
-#: Beginnings of the names of jars that are left out: without a logger behind SLF4J, nothing is logged. Log4j alone takes
-#: 1.2 s of CPU to start. What fails reaches the log of this process as an exception.
+#: Beginnings of the names of jars that are left out: then the client logs nothing. Log4j alone takes 1.2 s of CPU to
+#: start. What fails reaches the log of this process as an exception.
 _LOGGERS = ("log4j-", "logback-", "slf4j-log4j", "slf4j-reload4j", "slf4j-simple")
 #: What Netty, and the direct buffers of JPype, need of Java 17.
 _OPENS = ("java.base/java.nio=ALL-UNNAMED", "java.base/jdk.internal.misc=ALL-UNNAMED")

@@ -160,6 +160,12 @@ class LedgerStore(Protocol):
     async def bookies(self) -> Collection[str]:
         """Return the bookies that are registered and take entries. Raises `LedgerMetadataError`."""
 
+    async def reach(self, bookies: Collection[str]) -> Collection[str]:
+        """Return those of `bookies`, given as by `bookies`, that accept a connection of this process.
+
+        Needs no metadata, and takes at most a second. One whose name is no address counts as reached. Raises nothing.
+        """
+
     async def create(self, quorum: LedgerQuorum, labels: Mapping[str, bytes], observer: LedgerObserver) -> LedgerWriter:
         """Create a ledger. After an error it may exist all the same, with these labels and no entries.
 

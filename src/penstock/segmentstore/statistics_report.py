@@ -39,7 +39,7 @@ def store_report(store: SegmentStore, question: Question) -> StoreReport:
     # Each container has a share, so that a busy one does not starve others.
     count_max = min(question.segment_count_max, SEGMENTS_MAX)
     share = max(count_max // len(asked), 1) if asked and count_max else 0
-    problem, full_disk = store.storage_problem, store.full_disk
+    problem, full_disk, log_problem = store.storage_problem, store.full_disk, store.log_problem
     return StoreReport(
         VERSION,
         store.settings.container_count,
@@ -59,6 +59,7 @@ def store_report(store: SegmentStore, question: Question) -> StoreReport:
         ],
         measured_s=store.runtime.monotonic_s(),
         starting=store.starting,
+        log_problem=None if log_problem is None else log_problem[:_TEXT_CHARACTERS_MAX],
     )
 
 

@@ -1,8 +1,8 @@
-"""`storage_problem`: what is wrong with a store's long-term storage, since when, and what the store does meanwhile.
+"""What is wrong with the long-term storage of a store, or with its log, since when, and what the store does meanwhile.
 
-For messages. There are three states, each of which ends automatically. *Gone*: storage is missing, another one, refuses
-requests, or does not respond at all. *Full*: it has little space, or none. *Slow*: initial lookups are incomplete, or
-flushes fail.
+For messages. Long-term storage has three states, each of which ends automatically. *Gone*: storage is missing, another
+one, refuses requests, or does not respond at all. *Full*: it has little space, or none. *Slow*: initial lookups are
+incomplete, or flushes fail.
 """
 
 from __future__ import annotations
@@ -46,6 +46,23 @@ def storage_problem(chunks: GuardedChunkStorage, containers: Sequence[SegmentCon
     count = sum(found[0] for found in failing)
     what = _FULL if isinstance(error, StorageFullError) else _FAILING
     return f"{count} segments are not flushed: {error} ({_for(now_s - since_s)}{what})"
+
+
+def log_problem(containers: Sequence[SegmentContainer], now_s: float) -> str | None:
+    """Return why the logs of containers do not take appends; None if they do. `now_s`: the loop's time.
+
+    A problem that ends within seconds, as the change to another ledger, is not reported.
+    """
+    found = [
+        (waited_s, each)
+        for each in containers
+        if each.log_problem and (waited_s := each.log_problem_s(now_s)) >= _TOLD_AFTER_S
+    ]
+    if not found:
+        return None
+    waited_s, first = max(found, key=lambda each: each[0])
+    numbers = ", ".join(str(each.id) for _, each in found)
+    return f"the log of containers {numbers} takes no appends, which wait ({_for(waited_s)}{first.log_problem})"
 
 
 def full_disk(containers: Sequence[SegmentContainer], now_s: float) -> str | None:

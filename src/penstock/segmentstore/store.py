@@ -58,7 +58,7 @@ from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.pinned_segment import PinnedSegment
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import ContainerStatistics
-from penstock.segmentstore.storage_state import full_disk, storage_problem
+from penstock.segmentstore.storage_state import full_disk, log_problem, storage_problem
 from penstock.segmentstore.tail_read_budget import TailReadBudget
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier2.chunk_name import check_segment_name
@@ -202,6 +202,11 @@ class SegmentStore:
     def storage_problem(self) -> str | None:
         """The problem with long-term storage, for messages and probes: see `storage_state`; None if there is none."""
         return storage_problem(self._chunks, self.containers, asyncio.get_running_loop().time())
+
+    @property
+    def log_problem(self) -> str | None:
+        """Why appends have waited for their log for some time, for messages and probes; None if they have not."""
+        return log_problem(self.containers, asyncio.get_running_loop().time())
 
     @property
     def full_disk(self) -> str | None:
@@ -549,7 +554,7 @@ class SegmentStore:
 
     async def check_log(self) -> None:
         """Return when the durable log has answered. Raises `PenstockError`; may wait without a limit."""
-        await self._logs.has_logs()
+        await self._logs.check()
 
     def container_statistics(self) -> Sequence[ContainerStatistics]:
         """Return the load of each container that runs here, and of its segments with recent data."""

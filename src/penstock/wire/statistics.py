@@ -180,6 +180,7 @@ class StoreReport(msgspec.Struct, frozen=True):
         objects: requests to object stores; empty without any.
         measured_s: time of this report on the store's clock.
         starting: assigned containers that are being opened. Empty from a store of an earlier version.
+        log_problem: why appends wait for the log; None: they do not, or the store is of an earlier version.
     """
 
     version: int
@@ -197,6 +198,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     objects: list[ObjectRow] = []
     measured_s: float = 0.0
     starting: list[int] = []
+    log_problem: str | None = None
 
 
 def encode_message(message: Question | StoreReport) -> bytes:

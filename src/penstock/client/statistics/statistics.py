@@ -134,6 +134,7 @@ class StoreLoad:
         failures: why containers do not run there, by their ids.
         objects: requests to object stores, by the URL of the bucket.
         measured_s: time of the reply on the store's clock.
+        log_problem: why appends wait for the log; None when they do not.
     """
 
     address: str
@@ -146,6 +147,7 @@ class StoreLoad:
     failures: Mapping[int, str] = field(default_factory=dict)
     objects: Mapping[str, ObjectLoad] = field(default_factory=dict)
     measured_s: float = 0.0
+    log_problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +330,7 @@ def _store(answer: Answer, earlier: StoreLoad | None) -> StoreLoad:
         said.failures,
         {row.bucket: _objects(row, said.measured_s, earlier) for row in said.objects},
         said.measured_s,
+        said.log_problem,
     )
 
 

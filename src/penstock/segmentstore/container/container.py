@@ -398,6 +398,11 @@ class SegmentContainer:
         """Return for how long the log has not answered: an append, or a check of the ownership. `now_s`: loop time."""
         return max(self.pipeline.oldest_wait_s(now_s), self.ownership.check_age_s)
 
+    @property
+    def log_problem(self) -> str:
+        """See `DurableLog.problem`."""
+        return self.log.problem
+
     def segments(self) -> Sequence[Segment]:
         """Return the live segments."""
         return list(self.state.metadata.by_name.values())

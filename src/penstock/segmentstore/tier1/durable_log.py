@@ -73,6 +73,10 @@ class DurableLog(Protocol):
         """Whether each check of ownership costs a request to a service: then one is made per lease."""
 
     @property
+    def problem(self) -> str:
+        """Why appends wait, as far as it is known, for operators; empty: they do not, or nothing is known."""
+
+    @property
     def may_predecessor_answer(self) -> bool:
         """Whether an earlier incarnation may still answer reads and must be waited for; valid after `open`.
 
@@ -159,6 +163,12 @@ class DurableLogFactory(Protocol):
 
     def create(self, container_id: int) -> DurableLog:
         """Return the log of a container, not yet opened."""
+
+    async def check(self) -> None:
+        """Return when the service that the logs are kept in has answered: appends would probably succeed.
+
+        A part that appends do not need is not asked. Raises `PenstockError`; may wait without a limit.
+        """
 
     async def has_logs(self) -> bool:
         """Return whether any log of the cluster was ever opened, by any process. Changes and fences nothing."""

@@ -147,6 +147,11 @@ class LocalLog:
         return False
 
     @property
+    def problem(self) -> str:
+        """See `DurableLog.problem`. Always empty."""
+        return ""
+
+    @property
     def may_predecessor_answer(self) -> bool:
         """See `DurableLog.may_predecessor_answer`."""
         return self._directory.may_predecessor_answer

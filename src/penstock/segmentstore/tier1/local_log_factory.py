@@ -55,6 +55,10 @@ class LocalLogFactory:
         )
         return LocalLog(directory, self._runtime, self._settings)
 
+    async def check(self) -> None:
+        """See `DurableLogFactory.check`."""
+        await self.has_logs()
+
     async def has_logs(self) -> bool:
         """See `DurableLogFactory.has_logs`. Logs that are missing count."""
         return await self._runtime.work.run(self._has_logs)

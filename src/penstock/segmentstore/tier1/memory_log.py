@@ -105,6 +105,11 @@ class MemoryLog:
         return False
 
     @property
+    def problem(self) -> str:
+        """See `DurableLog.problem`. Always empty."""
+        return ""
+
+    @property
     def may_predecessor_answer(self) -> bool:
         """See `DurableLog.may_predecessor_answer`."""
         return self._may_predecessor_answer
@@ -297,6 +302,10 @@ class MemoryLogFactory:
     def create(self, container_id: int) -> MemoryLog:
         """See `DurableLogFactory.create`."""
         return MemoryLog(container_id, self._get(container_id), self._frame_length_max, self._runtime.monotonic_s)
+
+    async def check(self) -> None:
+        """See `DurableLogFactory.check`."""
+        await self.has_logs()
 
     async def has_logs(self) -> bool:
         """See `DurableLogFactory.has_logs`."""

@@ -537,3 +537,28 @@ def test_an_opened_log_of_a_dead_process_is_taken_over_with_all_that_it_had_stor
         log.fail(ledger_error(0, "the process is dead"))
 
     run(scenario)
+
+
+def test_a_process_without_open_logs_checks_its_bookies_and_not_the_coordination_service() -> None:
+    """Without the coordination service appends would continue, so its absence is no problem of the log."""
+
+    async def scenario(world: World) -> None:
+        factory = world.process()
+        await factory.check()  # Nothing is known yet.
+        await factory.start()
+        await asyncio.sleep(5)
+        await factory.check()
+        world.cluster.is_metadata_away = True
+        world.zookeeper.cut("host 0")
+        await asyncio.sleep(60)
+        async with asyncio.timeout(1):
+            await factory.check()
+        world.clients[0].cut.update(list(world.cluster.bookies)[:3])
+        with pytest.raises(LedgerError, match="1 of 4 bookies are reached, and 2 are needed"):
+            await factory.check()
+        world.clients[0].cut.clear()
+        await factory.check()
+        world.zookeeper.mend("host 0")
+        world.cluster.is_metadata_away = False
+
+    run(scenario)

@@ -43,6 +43,7 @@ class BookKeeperLogFactory:
     async def start(self) -> None:
         """See `DurableLogFactory.start`. Connects to BookKeeper."""
         await self.process.ledgers.start()
+        self.process.start()
 
     async def close(self) -> None:
         """See `DurableLogFactory.close`."""
@@ -55,6 +56,10 @@ class BookKeeperLogFactory:
         if not 0 <= container_id < self._container_count:
             raise InvalidArgumentError(f"there are {self._container_count} containers, and none {container_id}")
         return BookKeeperLog(container_id, self.process)
+
+    async def check(self) -> None:
+        """See `DurableLogFactory.check`. Asks the bookies, and not the coordination service."""
+        await self.process.check()
 
     async def has_logs(self) -> bool:
         """See `DurableLogFactory.has_logs`."""

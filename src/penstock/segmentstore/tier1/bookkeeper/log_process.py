@@ -16,6 +16,7 @@ from penstock.model.errors.ledgers import (
     LedgerMetadataError,
     LedgerSilentError,
     LedgerUnavailableError,
+    ledger_error,
 )
 from penstock.runtime.ledgers import LedgerObserver, LedgerStore, LedgerWriter
 from penstock.runtime.runtime import Runtime
@@ -108,6 +109,8 @@ class BookKeeperProcess:
         self.members: list[OpenLog] = []
         self._tasks: set[asyncio.Task[object]] = set()
         self._watching: list[asyncio.Task[None]] = []
+        #: The bookies that were registered when that was known last; None: it never was.
+        self._registered: Collection[str] | None = None
         self._opening: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._is_closed = False
 
@@ -123,12 +126,30 @@ class BookKeeperProcess:
         task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         return task
 
-    def opening(self, container_id: int) -> asyncio.Lock:
-        """Return the lock under which this process opens a container's log."""
+    def start(self) -> None:
+        """Watch logs and bookies from now on. Does nothing if they are watched already."""
         if not self._watching and not self._is_closed:
             loop = asyncio.get_running_loop()
             self._watching = [loop.create_task(self._watch()), loop.create_task(self._observe_bookies())]
+
+    def opening(self, container_id: int) -> asyncio.Lock:
+        """Return the lock under which this process opens a container's log."""
+        self.start()
         return self._opening[container_id]
+
+    async def check(self) -> None:
+        """Return when as many bookies are reached as an entry needs. Raises `LedgerLostError`: they are not.
+
+        The bookies are those that were registered when the metadata service was reached last. Without it appends
+        continue, so its absence is no problem of the log.
+        """
+        if self._registered is None:
+            return
+        reached = await self.ledgers.reach(self._registered)
+        if len(reached) < self.settings.ack:
+            raise ledger_error(
+                -6, f"{len(reached)} of {len(self._registered)} bookies are reached, and {self.settings.ack} are needed"
+            )
 
     async def create_ledger(
         self, labels: LedgerLabels, observer: LedgerObserver, *, gives_up: bool, on_problem: Callable[[str], None]
@@ -190,14 +211,14 @@ class BookKeeperProcess:
     async def _observe_bookies(self) -> None:
         interval_s = self.settings.bookies_interval_s
         while True:
-            await asyncio.sleep(interval_s)
             try:
-                registered = await self.ledgers.bookies()
+                registered = self._registered = await self.ledgers.bookies()
             except StorageError as error:
                 _log.debug("the bookies are not known at present: %s", error)
-                continue
-            for member in list(self.members):
-                member.observe_bookies(registered, interval_s)
+            else:
+                for member in list(self.members):
+                    member.observe_bookies(registered, interval_s)
+            await asyncio.sleep(interval_s)
 
     async def close(self) -> None:
         """End what is left in the background, and fail logs that are not closed. Idempotent."""

@@ -79,6 +79,10 @@ class ObjectLogFactory:
             raise InvalidArgumentError(f"there are {self._container_count} containers, and none {container_id}")
         return ObjectLog(container_id, self.process)
 
+    async def check(self) -> None:
+        """See `DurableLogFactory.check`."""
+        await self.has_logs()
+
     async def has_logs(self) -> bool:
         """See `DurableLogFactory.has_logs`."""
         for container_id in range(self._container_count):

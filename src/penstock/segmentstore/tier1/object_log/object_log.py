@@ -103,6 +103,11 @@ class ObjectLog:
         return True
 
     @property
+    def problem(self) -> str:
+        """See `DurableLog.problem`. Always empty."""
+        return ""
+
+    @property
     def may_predecessor_answer(self) -> bool:
         """See `DurableLog.may_predecessor_answer`."""
         return self._may_predecessor_answer
