@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.errors import SettingsError
 from penstock.runtime.settings import load_settings, setting_paths, settings_from, settings_values
@@ -86,6 +88,38 @@ def test_wrong_variables_are_refused(variable: str, told: str) -> None:
         load_settings(StandaloneSettings, environment={variable: "not a number"})
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"environment": {"PENSTOCK_SEGMENT_STORE__CONTAINER__CHECKPOINT_FRAMES": "10"}},
+        {"flags": {"segment_store.container.checkpoint_frames": 10}},
+    ],
+)
+def test_a_constant_cannot_be_set(file: Path, source: dict[str, dict[str, object]]) -> None:
+    """The error names the constant and its value, for files written when it was a setting."""
+    message = r"segment_store\.container\.checkpoint_frames is a constant with the value 300, not a setting"
+    with pytest.raises(SettingsError, match=message):
+        load_settings(StandaloneSettings, **source)  # type: ignore[arg-type]
+    file.write_text("[segment_store.container]\ncheckpoint_frames = 10")
+    with pytest.raises(SettingsError, match=message):
+        load_settings(StandaloneSettings, file=file)
+
+
+def test_constants_are_not_listed_and_reach_another_process() -> None:
+    """A process with small constants, as in tests, passes them to its children."""
+    assert "segment_store.container.checkpoint_frames" not in setting_paths(StandaloneSettings)
+    settings = StandaloneSettings(controller=ControllerSettings(page_entries_max=3))
+    values = json.loads(json.dumps(settings_values(settings)))
+    assert settings_from(StandaloneSettings, values, "the parent").controller.page_entries_max == 3
+
+
+def test_a_constant_is_never_suggested_for_an_unknown_name(file: Path) -> None:
+    file.write_text("[segment_store.container]\ncheckpoint_frame = 10")
+    with pytest.raises(SettingsError) as refused:
+        load_settings(StandaloneSettings, file=file)
+    assert "checkpoint_frames" not in str(refused.value)
+
+
 def test_a_missing_file_is_refused(file: Path) -> None:
     """It was named, so it was meant."""
     with pytest.raises(SettingsError, match="cannot be read: No such file"):
@@ -102,6 +136,14 @@ def value_at(settings: object, path: str) -> object:
     for name in path.split("."):
         settings = getattr(settings, name)
     return settings
+
+
+def paths_of(values: dict[str, object]) -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from (f"{name}.{path}" for path in paths_of(value))
+        else:
+            yield name
 
 
 NUMBERS = [
@@ -143,9 +185,10 @@ def test_defaults_are_those_that_pravega_has() -> None:
 
 
 def test_defaults_pass_every_check() -> None:
-    """And what may be 0 is the name of a setting."""
+    """Each name that may be 0 is that of a setting or a constant."""
     assert StandaloneSettings().checked() == StandaloneSettings()
-    assert all(any(f".{path}".endswith(f".{name}") for path in NUMBERS) for name in MAY_BE_ZERO)
+    paths = set(paths_of(settings_values(StandaloneSettings())))
+    assert all(any(f".{path}".endswith(f".{name}") for path in paths) for name in MAY_BE_ZERO)
 
 
 @pytest.mark.parametrize("path", ["joins.interval_s", "images.interval_s"])

@@ -17,6 +17,7 @@ from typer.main import get_command
 from penstock.cli import COMMANDS, SECTIONS, _app
 from penstock.cli.examples import EXAMPLES
 from penstock.model.findings import FindingKind
+from penstock.runtime.fixed_values import is_fixed
 from penstock.server.settings import StandaloneSettings
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "reference"
@@ -106,6 +107,8 @@ def _settings() -> Iterator[str]:
     yield from ("# All settings of a server", "", _NOTE, "")
     yield "A setting is given in the file of `--config`, by the name below, or as the variable beside it, which"
     yield from ("overrides the file. [Getting started](../getting-started.md#settings) says how.", "")
+    yield "Bounds and intervals that need no adjustment are constants of the program. They are not listed here, and a"
+    yield from ("file that sets one of them is refused with the name of the constant.", "")
     yield from _settings_of(StandaloneSettings, ())
 
 
@@ -118,6 +121,8 @@ def _settings_of(kind: type[Any], path: tuple[str, ...]) -> Iterator[str]:
         here = (*path, field.name)
         if dataclasses.is_dataclass(types[field.name]):
             nested.append((types[field.name], here))
+            continue
+        if is_fixed(field):
             continue
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         variable = "PENSTOCK_" + "__".join(one.upper() for one in here)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from penstock.runtime.fixed_values import fixed
 from penstock.runtime.sockets import DeadPeerSettings
 
 
@@ -29,8 +30,8 @@ class AutoScalingSettings:
     interval_s: float = 120.0
     answer_timeout_s: float = 10.0
     mute_s: float = 600.0
-    mutes_max: int = 100_000
-    containers_at_once: int = 16
+    mutes_max: int = fixed(100_000)
+    containers_at_once: int = fixed(16)
     streams_at_once: int = 64
     bucket_count: int = 100
 
@@ -52,8 +53,8 @@ class WatermarkSettings:
     interval_s: float = 10.0
     streams_at_once: int = 16
     stream_timeout_s: float = 60.0
-    truncation_bytes_max: int = 1024 * 1024
-    relist_s: float = 600.0
+    truncation_bytes_max: int = fixed(1024 * 1024)
+    relist_s: float = fixed(600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +82,12 @@ class RetentionSettings:
     streams_at_once: int = 16
     stream_timeout_s: float = 600.0
     answer_timeout_s: float = 5.0
-    cuts_in_minimum: int = 64
-    cuts_max: int = 4096
-    cut_interval_s_min: float = 1.0
-    cut_interval_s_max: float = 1800.0
-    explained_cuts_max: int = 1000
-    explained_subscribers_max: int = 100
+    cuts_in_minimum: int = fixed(64)
+    cuts_max: int = fixed(4096)
+    cut_interval_s_min: float = fixed(1.0)
+    cut_interval_s_max: float = fixed(1800.0)
+    explained_cuts_max: int = fixed(1000)
+    explained_subscribers_max: int = fixed(100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,50 +164,50 @@ class ControllerSettings:
 
     lease_ms_min: int = 10_000
     lease_ms_max: int = 600_000
-    lease_slack_ms: int = 5_000
+    lease_slack_ms: int = fixed(5_000)
     transaction_lifetime_ms_max: int = 86_400_000
-    transaction_lifetime_leases_max: int = 1000
+    transaction_lifetime_leases_max: int = fixed(1000)
     prepared_limit_s_max: int = 604_800
     transactions_open_max: int = 100_000
-    commit_positions_max: int = 100
-    transaction_id_range: int = 10_000
+    commit_positions_max: int = fixed(100)
+    transaction_id_range: int = fixed(10_000)
     completed_transaction_ttl_ms: int = 86_400_000
-    completed_transactions_listed_max: int = 500
-    commit_batch_max: int = 100
-    commit_batches_max: int = 4
-    removal_delay_ms: int = 200
-    removal_rows_max: int = 100
-    shared_writes_max: int = 100
+    completed_transactions_listed_max: int = fixed(500)
+    commit_batch_max: int = fixed(100)
+    commit_batches_max: int = fixed(4)
+    removal_delay_ms: int = fixed(200)
+    removal_rows_max: int = fixed(100)
+    shared_writes_max: int = fixed(100)
     workflow_timeout_s: float = 120.0
-    peer_poll_ms: int = 200
+    peer_poll_ms: int = fixed(200)
     sweep_interval_s: float = 3.0
-    transaction_sweep_interval_s: float = 60.0
-    turn_timeout_ms: int = 5_000
-    waiting_requests_max: int = 100
+    transaction_sweep_interval_s: float = fixed(60.0)
+    turn_timeout_ms: int = fixed(5_000)
+    waiting_requests_max: int = fixed(100)
     workflow_concurrency_max: int = 64
-    work_slot_s: float = 1.0
-    segment_requests_max: int = 64
+    work_slot_s: float = fixed(1.0)
+    segment_requests_max: int = fixed(64)
     segment_batch_max: int = 256
     segment_batches_max: int = 4
     segments_per_stream_max: int = 10_000
     attempts_max: int = 10
-    retry_delay_ms_first: int = 100
+    retry_delay_ms_first: int = fixed(100)
     retry_delay_ms_max: int = 10_000
-    moved_retry_delay_ms_max: int = 1_000
+    moved_retry_delay_ms_max: int = fixed(1_000)
     damaged_retry_delay_ms: int = 60_000
-    given_up_records_max: int = 1000
-    conflict_attempts_max: int = 20
-    conflict_delay_ms_first: int = 5
+    given_up_records_max: int = fixed(1000)
+    conflict_attempts_max: int = fixed(20)
+    conflict_delay_ms_first: int = fixed(5)
     conflict_delay_ms_max: int = 100
-    seal_rounds_max: int = 100
-    retention_bucket_count: int = 1
-    watermarking_bucket_count: int = 100
-    page_entries_max: int = 1000
-    described_groups_max: int = 100
-    described_groups_at_once: int = 16
-    id_cache_entries_max: int = 10_000
+    seal_rounds_max: int = fixed(100)
+    retention_bucket_count: int = fixed(1)
+    watermarking_bucket_count: int = fixed(100)
+    page_entries_max: int = fixed(1000)
+    described_groups_max: int = fixed(100)
+    described_groups_at_once: int = fixed(16)
+    id_cache_entries_max: int = fixed(10_000)
     rpc_concurrency_max: int = 2048
-    rpc_slot_s: float = 1.0
+    rpc_slot_s: float = fixed(1.0)
     rpc_waiting_max: int = 4096
     rpc_share_max: int = 1024
     dead_peers: DeadPeerSettings = field(default_factory=DeadPeerSettings)

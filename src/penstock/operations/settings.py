@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.fixed_values import fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,9 @@ class HttpServerSettings:
     """
 
     connections_max: int = 32
-    request_bytes_max: int = 16 * 1024
+    request_bytes_max: int = fixed(16 * 1024)
     request_timeout_s: float = 10.0
-    idle_timeout_s: float = 75.0
+    idle_timeout_s: float = fixed(75.0)
 
 
 @dataclass(frozen=True, slots=True)

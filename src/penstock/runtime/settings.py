@@ -3,7 +3,7 @@
 A settings class is a frozen dataclass whose fields have defaults. A field that is itself such a dataclass is a table
 in the file (``[segment_store.cache]``) and a part of a variable's name separated by two underscores
 (``PENSTOCK_SEGMENT_STORE__CACHE__BYTES_MAX``). An unknown key is an error that names the nearest known one, so a
-misspelt setting is never ignored.
+misspelt setting is never ignored. Fields declared with `fixed` are constants: to set one is an error.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import msgspec
 
 from penstock.runtime.client_security import SECURITY_VARIABLES
 from penstock.runtime.errors import SettingsError
+from penstock.runtime.fixed_values import is_fixed
 
 S = TypeVar("S")
 
@@ -159,8 +160,11 @@ def _warn_of_service_variables(environment: Mapping[str, str]) -> None:
 
 
 def settings_from(kind: type[S], values: Mapping[str, Value], source: str) -> S:
-    """Return a `kind` from the output of `settings_values` in another process. Errors as `load_settings`."""
-    _check_table(kind, values, source, ())
+    """Return a `kind` from the output of `settings_values` in another process. Errors as `load_settings`.
+
+    Constants are permitted: the other process sends them with the settings.
+    """
+    _check_table(kind, values, source, (), are_constants_permitted=True)
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
@@ -173,10 +177,12 @@ def settings_values(settings: object) -> dict[str, Value]:
 
 
 def setting_paths(kind: type) -> Iterator[str]:
-    """Yield the dotted path of each setting of `kind`, in order."""
+    """Yield the dotted path of each setting of `kind`, in order, without constants."""
+    constants = _constants(kind)
     for name, table in _fields(kind).items():
         if table is None:
-            yield name
+            if name not in constants:
+                yield name
         else:
             yield from (f"{name}.{path}" for path in setting_paths(table))
 
@@ -192,6 +198,19 @@ def _fields(kind: type) -> dict[str, type | None]:
     return fields
 
 
+def _constants(kind: type) -> dict[str, object]:
+    """Return the constants of a settings class with their values."""
+    return {field.name: field.default for field in dataclasses.fields(kind) if is_fixed(field)}
+
+
+def _check_settable(kind: type, name: str, source: str, path: str) -> None:
+    constants = _constants(kind)
+    if name in constants:
+        raise SettingsError(
+            f"{source}: {path} is a constant with the value {constants[name]}, not a setting; remove it"
+        )
+
+
 def _read_file(kind: type, file: Path) -> dict[str, Value]:
     try:
         with file.open("rb") as opened:
@@ -200,11 +219,13 @@ def _read_file(kind: type, file: Path) -> dict[str, Value]:
         raise SettingsError(f"the settings file {file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"the settings file {file} is not TOML: {error}") from error
-    _check_table(kind, values, str(file), ())
+    _check_table(kind, values, str(file), (), are_constants_permitted=False)
     return values
 
 
-def _check_table(kind: type, values: Mapping[str, Value], source: str, above: tuple[str, ...]) -> None:
+def _check_table(
+    kind: type, values: Mapping[str, Value], source: str, above: tuple[str, ...], *, are_constants_permitted: bool
+) -> None:
     fields = _fields(kind)
     for name, value in values.items():
         path = (*above, name)
@@ -212,10 +233,12 @@ def _check_table(kind: type, values: Mapping[str, Value], source: str, above: tu
             raise _unknown(kind, name, f"{source}: {'.'.join(path)}")
         table = fields[name]
         if table is None:
+            if not are_constants_permitted:
+                _check_settable(kind, name, source, ".".join(path))
             continue
         if not isinstance(value, dict):
             raise SettingsError(f"{source}: {'.'.join(path)} is a table of settings, not a value")
-        _check_table(table, value, source, path)
+        _check_table(table, value, source, path, are_constants_permitted=are_constants_permitted)
 
 
 def _check_path(kind: type, path: list[str], source: str) -> None:
@@ -230,10 +253,13 @@ def _check_path(kind: type, path: list[str], source: str) -> None:
             raise SettingsError(f"{source}: {'.'.join(path[: index + 1])} {what}")
         if table is not None:
             kind = table
+        else:
+            _check_settable(kind, name, source, ".".join(path))
 
 
 def _unknown(kind: type, name: str, source: str) -> SettingsError:
-    names = list(_fields(kind))
+    constants = _constants(kind)
+    names = [known for known in _fields(kind) if known not in constants]
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]}?" if nearest else f"there are: {', '.join(names)}"
     return SettingsError(f"{source}: there is no setting {name!r}; {hint}")

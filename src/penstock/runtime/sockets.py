@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.fixed_values import fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class DeadPeerSettings:
     """
 
     probe_after_s: float = 30.0
-    probe_interval_s: float = 10.0
+    probe_interval_s: float = fixed(10.0)
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:

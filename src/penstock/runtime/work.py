@@ -27,6 +27,7 @@ from typing import Protocol, TypeVar, cast
 from penstock.model.errors import InvalidArgumentError, StorageNotRespondingError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile
+from penstock.runtime.fixed_values import fixed
 from penstock.runtime.write_ring import OnWritten, WriteNotDoneError, WriteRing, open_write_ring
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ class PoolSettings:
 
     thread_count_max: int = 4
     hung_count_max: int = 8
-    waiting_count_max: int = 100_000
+    waiting_count_max: int = fixed(100_000)
     timeout_s: float = 0.0
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.sizes import MIB
+from penstock.runtime.fixed_values import fixed
 from penstock.segmentstore.layout_settings import LayoutSettings
 
 
@@ -30,16 +31,16 @@ class IndexSettings:
         slice_pages: pages built before the loop runs other tasks.
     """
 
-    page_bytes: int = 8 * 1024
+    page_bytes: int = fixed(8 * 1024)
     reads_max: int = 4
-    read_bytes_max: int = 128 * 1024
-    compact_percent: int = 150
-    compact_slack_bytes: int = 256 * 1024
-    move_percent: int = 200
-    move_pages_min: int = 4
-    truncate_bytes_min: int = 64 * 1024
-    redo_max: int = 4
-    slice_pages: int = 32
+    read_bytes_max: int = fixed(128 * 1024)
+    compact_percent: int = fixed(150)
+    compact_slack_bytes: int = fixed(256 * 1024)
+    move_percent: int = fixed(200)
+    move_pages_min: int = fixed(4)
+    truncate_bytes_min: int = fixed(64 * 1024)
+    redo_max: int = fixed(4)
+    slice_pages: int = fixed(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class StatisticsSettings:
     tick_s: float = 5.0
     window_unit_s: float = 60.0
     expiry_s: float = 1200.0
-    segments_max: int = 100_000
+    segments_max: int = fixed(100_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,10 @@ class ScaleAdviceSettings:
     """
 
     cool_down_s: float = 600.0
-    recent_s: float = 120.0
-    advice_max: int = 1000
-    quiet_told_s: float = 1200.0
-    quiet_segments_max: int = 10_000
+    recent_s: float = fixed(120.0)
+    advice_max: int = fixed(1000)
+    quiet_told_s: float = fixed(1200.0)
+    quiet_segments_max: int = fixed(10_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class ActivitySettings:
 
     interval_s: float = 1.0
     index_entry_bytes: int = 1 * MIB
-    index_segments_max: int = 10_000
+    index_segments_max: int = fixed(10_000)
     statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
     scale_advice: ScaleAdviceSettings = field(default_factory=ScaleAdviceSettings)
 
@@ -119,7 +120,7 @@ class SpaceSettings:
     log_free_percent_max: int = 10
     storage_free_bytes_min: int = 128 * MIB
     storage_free_percent_max: int = 5
-    resume_percent: int = 125
+    resume_percent: int = fixed(125)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +166,14 @@ class OrphanSettings:
         sweep_pause_s: ... and the pause between two such batches.
     """
 
-    remembered_max: int = 10_000
-    retry_s_min: float = 5.0
+    remembered_max: int = fixed(10_000)
+    retry_s_min: float = fixed(5.0)
     retry_s_max: float = 600.0
-    late_s_max: float = 900.0
+    late_s_max: float = fixed(900.0)
     sweep_delay_s: float = 60.0
     sweep_interval_s: float = 86_400.0
-    sweep_names: int = 1000
-    sweep_pause_s: float = 0.1
+    sweep_names: int = fixed(1000)
+    sweep_pause_s: float = fixed(0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +201,12 @@ class GarbageSettings:
     delay_s: float = 60.0
     interval_s: float = 5.0
     retry_s_max: float = 300.0
-    tasks_per_batch: int = 8
-    batch_chunks: int = 1000
-    pause_s: float = 0.01
+    tasks_per_batch: int = fixed(8)
+    batch_chunks: int = fixed(1000)
+    pause_s: float = fixed(0.01)
     deletions_max: int = 8
     attempts_max: int = 5
-    given_up_pause_s: float = 86_400.0
+    given_up_pause_s: float = fixed(86_400.0)
     leases_max: int = 256
     lease_s_max: float = 3600.0
 
@@ -234,14 +235,14 @@ class JoinSettings:
     is_for_appending: bool = False
     target_bytes: int = 8 * MIB
     chunks_min: int = 8
-    chunks_max: int = 64
-    round_bytes: int = 128 * MIB
-    round_records: int = 4096
-    pause_s: float = 0.1
+    chunks_max: int = fixed(64)
+    round_bytes: int = fixed(128 * MIB)
+    round_records: int = fixed(4096)
+    pause_s: float = fixed(0.1)
     reads_max: int = 4
-    slow_s: float = 30.0
+    slow_s: float = fixed(30.0)
     retry_s_max: float = 600.0
-    segments_max: int = 10_000
+    segments_max: int = fixed(10_000)
 
     def __post_init__(self) -> None:
         """Check the values. Raises `InvalidArgumentError`."""
@@ -383,34 +384,34 @@ class ContainerSettings:
 
     checkpoint_log_bytes: int = 64 * MIB
     checkpoint_log_bytes_idle: int = 1 * MIB
-    checkpoint_frames: int = 300
-    checkpoint_share_percent_max: int = 10
-    checkpoint_part_values: int = 8192
-    checkpoints_max: int = 64
+    checkpoint_frames: int = fixed(300)
+    checkpoint_share_percent_max: int = fixed(10)
+    checkpoint_part_values: int = fixed(8192)
+    checkpoints_max: int = fixed(64)
     log_bytes_max: int = 512 * MIB
-    log_flush_percent: int = 60
-    carry_little_percent: int = 2
-    log_alarm_percent: int = 75
-    log_alarm_age_s: float = 30.0
+    log_flush_percent: int = fixed(60)
+    carry_little_percent: int = fixed(2)
+    log_alarm_percent: int = fixed(75)
+    log_alarm_age_s: float = fixed(30.0)
     log_alarm_interval_s: float = 60.0
-    carry_record_bytes_max: int = 1 * MIB
+    carry_record_bytes_max: int = fixed(1 * MIB)
     flush_bytes: int = 4 * MIB
     flush_age_s: float = 30.0
-    flush_age_index_s: float = 300.0
+    flush_age_index_s: float = fixed(300.0)
     truncate_delay_s: float = 1.0
     merge_delay_s: float = 1.0
     flush_pressure_percent: int = 85
-    flush_pressure_segments_max: int = 64
+    flush_pressure_segments_max: int = fixed(64)
     flush_write_bytes_max: int = 8 * MIB
     flush_writes_max: int = 8
     flush_concurrency: int = 4
-    flush_concurrency_small: int = 16
-    flush_slow_s: float = 5.0
-    flush_slow_max: int = 64
+    flush_concurrency_small: int = fixed(16)
+    flush_slow_s: float = fixed(5.0)
+    flush_slow_max: int = fixed(64)
     writer_interval_s: float = 0.25
-    writer_look_share_percent: int = 10
+    writer_look_share_percent: int = fixed(10)
     rollover_bytes_min: int = 1 * MIB
-    recovery_lookups_max: int = 16
+    recovery_lookups_max: int = fixed(16)
     recovery_lookup_s: float = 5.0
     writer_retry_s: float = 1.0
     outstanding_bytes_max: int = 64 * MIB
@@ -418,33 +419,33 @@ class ContainerSettings:
     read_small_bytes: int = 64 * 1024
     read_ahead_range_bytes: int = 0
     read_ahead_count_max: int = 2
-    read_ahead_segments_max: int = 1024
-    whole_read_bytes: int = 64 * 1024
+    read_ahead_segments_max: int = fixed(1024)
+    whole_read_bytes: int = fixed(64 * 1024)
     storage_reads_max: int = 8
     storage_read_timeout_s: float = 30.0
-    table_compact_bytes: int = 1 * MIB
-    table_compact_step_bytes: int = 1 * MIB
-    table_utilisation_percent: int = 50
+    table_compact_bytes: int = fixed(1 * MIB)
+    table_compact_step_bytes: int = fixed(1 * MIB)
+    table_utilisation_percent: int = fixed(50)
     table_index_min_bytes: int = 1 * MIB
     table_index_percent: int = 12
-    table_index_max_bytes: int = 16 * MIB
-    table_unindexed_bytes_max: int = 128 * MIB
-    table_unindexed_bytes_max_system: int = 256 * MIB
-    table_index_wait_timeout_s: float = 30.0
-    table_index_attempts: int = 3
-    table_index_retry_s: float = 1.0
-    table_load_timeout_s: float = 60.0
+    table_index_max_bytes: int = fixed(16 * MIB)
+    table_unindexed_bytes_max: int = fixed(128 * MIB)
+    table_unindexed_bytes_max_system: int = fixed(256 * MIB)
+    table_index_wait_timeout_s: float = fixed(30.0)
+    table_index_attempts: int = fixed(3)
+    table_index_retry_s: float = fixed(1.0)
+    table_load_timeout_s: float = fixed(60.0)
     active_segments_max: int = 25_000
-    active_segments_wait_s: float = 30.0
-    active_segments_idle_max: int = 1000
-    deactivation_interval_s: float = 60.0
-    deactivation_batch_max: int = 2500
-    attributes_in_memory_max: int = 256
-    attributes_cached_max: int = 4096
-    attributes_flush_count: int = 4096
-    attributes_flush_share_percent: int = 6
-    attributes_unflushed_max: int = 65_536
-    index_chunk_bytes_max: int = 16 * MIB
+    active_segments_wait_s: float = fixed(30.0)
+    active_segments_idle_max: int = fixed(1000)
+    deactivation_interval_s: float = fixed(60.0)
+    deactivation_batch_max: int = fixed(2500)
+    attributes_in_memory_max: int = fixed(256)
+    attributes_cached_max: int = fixed(4096)
+    attributes_flush_count: int = fixed(4096)
+    attributes_flush_share_percent: int = fixed(6)
+    attributes_unflushed_max: int = fixed(65_536)
+    index_chunk_bytes_max: int = fixed(16 * MIB)
     stop_timeout_s: float = 20.0
     ownership_lease_s: float = 10.0
     ownership_drift_percent: int = 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.model.errors import StorageLayoutError
+from penstock.runtime.fixed_values import fixed
 from penstock.segmentstore.later_format import LaterFormatError
 
 
@@ -50,8 +51,8 @@ class LayoutSettings:
     """
 
     mode: LayoutMode | None = None
-    adopted_bytes_max: int = 1024 * 1024 * 1024
-    look_timeout_s: float = 30.0
+    adopted_bytes_max: int = fixed(1024 * 1024 * 1024)
+    look_timeout_s: float = fixed(30.0)
 
 
 def layout_of(pinned: Mapping[bytes, bytes]) -> LayoutMode:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.model.sizes import MIB
 from penstock.runtime.descriptors import DescriptorBudget
+from penstock.runtime.fixed_values import fixed
 from penstock.runtime.sockets import DeadPeerSettings
 from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.container_settings import ContainerSettings
@@ -34,9 +35,9 @@ class CacheSettings:
     essential_percent: int = 90
     generation_s: float = 1.0
     entry_age_s_max: float = 1800.0
-    eviction_entries_max: int = 512
-    block_length: int = 64 * 1024
-    small_append_length: int = 8 * 1024
+    eviction_entries_max: int = fixed(512)
+    block_length: int = fixed(64 * 1024)
+    small_append_length: int = fixed(8 * 1024)
 
     @property
     def target_bytes(self) -> int:
@@ -64,10 +65,10 @@ class DiskCacheSettings:
     """
 
     bytes_max: int = 0
-    slot_bytes: int = 1 * MIB
-    piece_bytes_min: int = 4096
-    pending_bytes_max: int = 16 * MIB
-    failures_max: int = 8
+    slot_bytes: int = fixed(1 * MIB)
+    piece_bytes_min: int = fixed(4096)
+    pending_bytes_max: int = fixed(16 * MIB)
+    failures_max: int = fixed(8)
     pool: PoolSettings = field(
         default_factory=lambda: PoolSettings(thread_count_max=2, hung_count_max=8, timeout_s=10.0)
     )
@@ -92,15 +93,15 @@ class ThrottleSettings:
         round_bytes_max: bytes that all of them submit before the loop runs other tasks.
     """
 
-    cache_margin_percent: int = 5
-    urgent_percent: int = 10
+    cache_margin_percent: int = fixed(5)
+    urgent_percent: int = fixed(10)
     backlog_operations_max: int = 1_000_000
     backlog_bytes_max: int = 0
     backlog_percent: int = 60
-    segment_backlog_percent: int = 25
-    segment_hold_s_max: float = 60.0
+    segment_backlog_percent: int = fixed(25)
+    segment_hold_s_max: float = fixed(60.0)
     quantum_bytes: int = 256 * 1024
-    round_bytes_max: int = 4 * MIB
+    round_bytes_max: int = fixed(4 * MIB)
 
     def container_backlog_bytes_max(self, cache: CacheSettings) -> int:
         """Maximum bytes of one container that may wait for long-term storage."""
@@ -159,12 +160,12 @@ class ConnectionSettings:
     ingest_bytes_max: int = 128 * MIB
     unacknowledged_bytes_max: int = 32 * MIB
     ingest_wait_s: float = 0.05
-    ingest_window_bytes_min: int = 512 * 1024
-    receive_buffer_bytes: int = 256 * 1024
+    ingest_window_bytes_min: int = fixed(512 * 1024)
+    receive_buffer_bytes: int = fixed(256 * 1024)
     read_delay_s_max: float = 5.0
     write_buffer_bytes_max: int = 8 * MIB
-    slow_reply_bytes: int = 256 * 1024
-    slow_replies_bytes_max: int = 256 * MIB
+    slow_reply_bytes: int = fixed(256 * 1024)
+    slow_replies_bytes_max: int = fixed(256 * MIB)
     handshake_timeout_s: float = 30.0
     frame_timeout_s: float = 60.0
     requests_max: int = 1024
@@ -174,9 +175,9 @@ class ConnectionSettings:
     writer_bytes_max: int = 8 * MIB
     writers_bytes_max: int = 64 * MIB
     transient_segments_max: int = 256
-    table_reads_max: int = 32
+    table_reads_max: int = fixed(32)
     connections_max: int = 4096
-    accept_backlog: int = 1024
+    accept_backlog: int = fixed(1024)
     drain_timeout_s: float = 5.0
     dead_peers: DeadPeerSettings = field(default_factory=DeadPeerSettings)
 
@@ -209,7 +210,7 @@ class AdminSettings:
     connections_max: int = 16
     handshake_timeout_s: float = 30.0
     frame_timeout_s: float = 30.0
-    frame_length_max: int = 64 * 1024
+    frame_length_max: int = fixed(64 * 1024)
     dead_peers: DeadPeerSettings = field(default_factory=DeadPeerSettings)
 
 
@@ -233,9 +234,9 @@ class StorageGuardSettings:
     retry_interval_s: float = 1.0
     check_timeout_s: float = 10.0
     check_attempts_max: int = 3
-    check_retry_delay_s: float = 0.1
+    check_retry_delay_s: float = fixed(0.1)
     missing_chunks_max: int = 8
-    missing_window_s: float = 60.0
+    missing_window_s: float = fixed(60.0)
     missing_wait_s_max: float = 600.0
 
 
@@ -263,8 +264,8 @@ class SegmentStoreSettings:
     restart_delay_s: float = 0.5
     restart_delay_s_max: float = 10.0
     disabled_retry_s: float = 60.0
-    assignment_interval_s: float = 10.0
-    bulk_requests_max: int = 32
+    assignment_interval_s: float = fixed(10.0)
+    bulk_requests_max: int = fixed(32)
     cache: CacheSettings = field(default_factory=CacheSettings)
     disk_cache: DiskCacheSettings = field(default_factory=DiskCacheSettings)
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)

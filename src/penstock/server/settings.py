@@ -11,6 +11,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.operations.settings import OperationsSettings
 from penstock.runtime.descriptors import DescriptorSettings
 from penstock.runtime.files import FILE_SCHEMES, FilePlace
+from penstock.runtime.fixed_values import fixed
 from penstock.runtime.ledgers import LedgerPlace, is_ledger_place
 from penstock.runtime.objects import ObjectPlace
 from penstock.security.audit_log import AuditSettings
@@ -97,10 +98,10 @@ class StoreProcessSettings:
     is_hung_killed: bool = True
     restart_delay_s: float = 0.1
     restart_delay_s_max: float = 10.0
-    restart_count_max: int = 3
-    restart_window_s: float = 60.0
+    restart_count_max: int = fixed(3)
+    restart_window_s: float = fixed(60.0)
     return_delay_s: float = 5.0
-    lock_wait_s_max: float = 5.0
+    lock_wait_s_max: float = fixed(5.0)
     retry_time_max_s: float = 10.0
 
     def __post_init__(self) -> None:

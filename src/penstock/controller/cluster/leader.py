@@ -48,6 +48,7 @@ from penstock.model.errors.coordination import (
     SessionExpiredError,
 )
 from penstock.runtime.coordination import CoordinationService, CoordinationStore, may_have_ended
+from penstock.runtime.fixed_values import fixed
 from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.cluster.ends import prune_ends
 
@@ -87,12 +88,12 @@ class LeaderSettings:
     first_wait_s: float = 5.0
     impaired_wait_s: float = 3.0
     poll_s: float = 10.0
-    moving_poll_s: float = 0.5
-    stuck_s: float = 60.0
+    moving_poll_s: float = fixed(0.5)
+    stuck_s: float = fixed(60.0)
     retry_s: float = 0.5
     unreadable_s: float = 5.0
-    ends_max: int = 1000
-    ends_interval_s: float = 600.0
+    ends_max: int = fixed(1000)
+    ends_interval_s: float = fixed(600.0)
 
 
 class ClusterLeader:

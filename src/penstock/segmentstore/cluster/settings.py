@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.fixed_values import fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ class MemberSettings:
     drain_timeout_s: float = 120.0
     stop_timeout_s: float = 30.0
     load_interval_s: float = 10.0
-    check_s: float = 1.0
+    check_s: float = fixed(1.0)
     impaired_after_s: float = 10.0
-    recovered_after_s: float = 30.0
+    recovered_after_s: float = fixed(30.0)
     own_failures_max: int = 3
-    own_failures_window_s: float = 60.0
-    own_failures_rest_s: float = 300.0
+    own_failures_window_s: float = fixed(60.0)
+    own_failures_rest_s: float = fixed(300.0)
 
     def __post_init__(self) -> None:
         """Check the values. Raises `InvalidArgumentError`."""

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.fixed_values import fixed
 from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.tier1.frame_format import BLOCK_LENGTH, FRAME_HEADER_LENGTH
 
@@ -45,8 +46,8 @@ class LocalLogSettings:
             per log.
     """
 
-    frame_length_max_bytes: int = 1024 * 1024
-    batch_length_max_bytes: int = 4 * 1024 * 1024
+    frame_length_max_bytes: int = fixed(1024 * 1024)
+    batch_length_max_bytes: int = fixed(4 * 1024 * 1024)
     threadless_batch_bytes_max: int = 16 * 1024
     file_length_bytes: int = 64 * 1024 * 1024
     first_file_length_bytes: int = 4 * 1024 * 1024
@@ -55,10 +56,10 @@ class LocalLogSettings:
     spare_file_count_max: int = 4
     outstanding_bytes_max: int = 32 * 1024 * 1024
     lock_wait_s_max: float = 5.0
-    lock_retry_delay_s: float = 0.01
+    lock_retry_delay_s: float = fixed(0.01)
     reserve_file_count: int = 2
-    reserve_file_length_bytes: int = 2 * 1024 * 1024
-    reserve_record_count: int = 8
+    reserve_file_length_bytes: int = fixed(2 * 1024 * 1024)
+    reserve_record_count: int = fixed(8)
     free_bytes_min: int = 64 * 1024 * 1024
     free_percent_max: int = 2
     space_check_interval_s: float = 1.0

@@ -37,6 +37,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.descriptors import DescriptorBudget
 from penstock.runtime.disk import DiskFile, DiskSpace
+from penstock.runtime.fixed_values import fixed
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.work import PoolSettings, WorkPool
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
@@ -74,7 +75,7 @@ class DirectoryChunkStorageSettings:
     """
 
     open_files_max: int = 1024
-    known_directories_max: int = 4096
+    known_directories_max: int = fixed(4096)
     copy_buffer_bytes: int = 1024 * 1024
     reads: PoolSettings = field(
         default_factory=lambda: PoolSettings(thread_count_max=8, hung_count_max=16, timeout_s=30.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.fixed_values import fixed
 from penstock.runtime.ledgers import LedgerQuorum
 
 _KIB = 1024
@@ -53,23 +54,23 @@ class BookKeeperSettings:
     ensemble_min: int = 2
     ensemble_wait_s: float = 5.0
     password: str = field(default="penstock", repr=False)
-    frame_length_max_bytes: int = _MIB - 2 * _KIB
+    frame_length_max_bytes: int = fixed(_MIB - 2 * _KIB)
     in_flight_bytes_max: int = 32 * _MIB
     ledger_bytes: int = 256 * _MIB
-    ledger_entries: int = 10_000_000
+    ledger_entries: int = fixed(10_000_000)
     ledger_bytes_limit: int = 4 * _GIB
     append_stall_s: float = 15.0
     degraded_roll_s: float = 10.0
-    bookies_interval_s: float = 2.0
+    bookies_interval_s: float = fixed(2.0)
     retry_s: float = 1.0
     request_timeout_s: float = 30.0
-    open_attempts_max: int = 16
-    read_entries_max: int = 64
+    open_attempts_max: int = fixed(16)
+    read_entries_max: int = fixed(64)
     read_bytes: int = _MIB
     kept_bytes_max: int = 16 * _MIB
     truncate_interval_s: float = 10.0
     deletion_delay_s: float = 60.0
-    change_wait_s: float = 5.0
+    change_wait_s: float = fixed(5.0)
     heap_mb: int = 128
     direct_mb: int = 256
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.sizes import MIB
+from penstock.runtime.fixed_values import fixed
 from penstock.segmentstore.tier1.object_log.journal_format import SLOTS_MAX
 
 
@@ -43,21 +44,21 @@ class ObjectLogSettings:
     batch_bytes_max: int = 8 * MIB
     in_flight_max: int = 4
     in_flight_bytes_max: int = 32 * MIB
-    frame_length_max_bytes: int = MIB
+    frame_length_max_bytes: int = fixed(MIB)
     hedge_s: float = 0.4
-    hedge_percent_max: int = 5
+    hedge_percent_max: int = fixed(5)
     retry_delay_s_first: float = 0.05
     retry_delay_s_max: float = 2.0
-    open_attempts_max: int = 16
-    read_slots_max: int = 16
-    read_head_bytes: int = 64 * 1024
+    open_attempts_max: int = fixed(16)
+    read_slots_max: int = fixed(16)
+    read_head_bytes: int = fixed(64 * 1024)
     read_bytes_max: int = 32 * MIB
     kept_bytes_max: int = 16 * MIB
     truncate_interval_s: float = 60.0
     truncate_bytes: int = 64 * MIB
-    trim_interval_s: float = 60.0
-    close_wait_s: float = 5.0
-    slots_max: int = SLOTS_MAX
+    trim_interval_s: float = fixed(60.0)
+    close_wait_s: float = fixed(5.0)
+    slots_max: int = fixed(SLOTS_MAX)
 
     def __post_init__(self) -> None:
         """Check the bounds. Raises `InvalidArgumentError`."""
