@@ -7,7 +7,7 @@ files, variables and options cannot name it.
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar, cast
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -16,8 +16,7 @@ _MARK = "penstock.fixed"
 
 def fixed(value: T) -> T:
     """Return the declaration of a field of a dataclass that has the constant `value` in every server."""
-    # The type of a declaration is that of the value, as for `dataclasses.field`.
-    return cast("T", dataclasses.field(default=value, metadata={_MARK: True}))
+    return dataclasses.field(default=value, metadata={_MARK: True})
 
 
 def is_fixed(field: dataclasses.Field[object]) -> bool:
