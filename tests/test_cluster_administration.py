@@ -181,7 +181,7 @@ def test_balance_evens_out_at_once() -> None:
     run(scenario)
 
 
-def test_the_status_names_the_leader_and_what_is_not_served() -> None:
+def test_the_status_names_the_leader_and_unserved_containers() -> None:
     async def scenario(world: World) -> None:
         await world.make("a", owners=("a", "a", "a", "a"))
         await ensure_node(world.session, ELECTION_PATH)

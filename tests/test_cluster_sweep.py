@@ -143,7 +143,7 @@ def test_the_logs_of_a_cluster_are_found_by_its_identity() -> None:
     run(scenario)
 
 
-def test_what_is_no_log_of_this_cluster_is_refused() -> None:
+def test_a_log_of_another_cluster_is_refused() -> None:
     """Without a cluster, before the first store, with another cluster's log, and with logs elsewhere."""
 
     async def scenario(world: World, session: SimulatedSession) -> None:

@@ -75,7 +75,7 @@ async def test_a_directory_that_another_has_locked_is_lost(watched: Watched, cap
     await watched.watch.stop()
 
 
-async def test_a_directory_whose_file_system_is_gone_is_lost(watched: Watched) -> None:
+async def test_a_directory_on_a_removed_file_system_counts_as_lost(watched: Watched) -> None:
     watched.watch.start()
     assert watched.disk.unmount(ROOT)
     assert "unmounted" in str(await watched.watch.lost())
@@ -110,9 +110,7 @@ async def test_a_check_that_hangs_does_not_hold_up_the_stop(
     watched.another().open(4)
 
 
-async def test_a_lock_that_cannot_be_taken_is_tried_again_and_said_once(
-    watched: Watched, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_busy_lock_is_retried_and_reported_once(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     """As on a file system that refuses new files for a while."""
     attempts = 0
 

@@ -98,7 +98,7 @@ def test_errors_that_programs_and_operators_meet_are_documented() -> None:
     assert met - documented == set()
 
 
-def test_the_rules_find_what_breaks_them() -> None:
+def test_each_rule_finds_a_violation() -> None:
     """A rule that finds nothing would pass on anything."""
     assert outside_the_tree([("penstock.a.errors.A", ValueError)]) == {"penstock.a.errors.A"}
     found = [("penstock.a.b.A", PenstockError), ("penstock.a.errors.A", PenstockError)]

@@ -24,7 +24,7 @@ def test_there_is_a_row_for_very_many_things_that_fail() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip()[:60])
-def test_what_a_row_names_exists(row: str) -> None:
+def test_names_in_each_row_exist(row: str) -> None:
     """Each has three cells; the last names at least one test or planted bug, and all that it names are there."""
     what, happens, shown = (cell.strip() for cell in row.strip().strip("|").split(" | "))
     assert what

@@ -288,7 +288,7 @@ def test_no_more_tests_are_checked_less_strictly_by_mypy() -> None:
         ] == []
 
 
-def test_the_rules_find_what_breaks_them() -> None:
+def test_each_rule_finds_a_violation() -> None:
     """A rule that finds nothing would pass on anything."""
     long = "class A:\n    def f(self):\n" + "        pass\n" * LENGTH_MAX
     assert long_functions({"a.py": long}) == {"a.py A.f": LENGTH_MAX + 1}

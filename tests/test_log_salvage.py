@@ -108,7 +108,7 @@ async def damaged(tmp_path: Path) -> StandaloneSettings:
     return await write_and_damage(tmp_path, is_flushed=False)
 
 
-async def test_what_is_intact_is_served_and_long_term_storage_is_left_alone(damaged: StandaloneSettings) -> None:
+async def test_intact_data_is_served_and_long_term_storage_is_unchanged(damaged: StandaloneSettings) -> None:
     """Only the segment of the lost event ends there. No chunk is swept."""
     before, chunks = files(logs_of(damaged) / "0"), files(Path(damaged.tier2))
     salvaged = await salvage(damaged)
@@ -169,7 +169,7 @@ async def test_a_dry_run_reports_the_same_and_changes_nothing(damaged: Standalon
     assert (await salvage(damaged)).report == told.report
 
 
-async def test_an_image_has_what_the_log_lost_at_its_beginning(tmp_path: Path) -> None:
+async def test_an_image_has_the_lost_beginning_of_the_log(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     await fill(settings)
     async with running(settings) as store:
@@ -298,7 +298,7 @@ async def test_an_owner_that_still_runs_is_shut_out(damaged: StandaloneSettings)
         await runtime.work.close()
 
 
-async def test_an_intact_log_or_none_is_refused(tmp_path: Path) -> None:
+async def test_an_intact_or_missing_log_is_refused(tmp_path: Path) -> None:
     settings = settings_of(tmp_path)
     await fill(settings)
     before = files(logs_of(settings))

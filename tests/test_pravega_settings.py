@@ -51,7 +51,7 @@ def test_names_of_pravega_become_settings(tmp_path: Path) -> None:
         ("data_dir=/data", "no setting of Pravega"),
     ],
 )
-def test_what_cannot_be_used_is_refused(tmp_path: Path, line: str, message: str) -> None:
+def test_unusable_properties_are_refused(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "file").write_text(line)
     with pytest.raises(InvalidArgumentError, match=message):
         read_pravega_settings(tmp_path / "file")

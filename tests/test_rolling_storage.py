@@ -192,7 +192,7 @@ async def test_a_survey_compares_headers_with_chunks_and_changes_nothing(left: S
         await take_over(replace(left, tier2=str(root / "none")))
 
 
-async def test_what_is_imported_is_served_and_well(left: StandaloneSettings) -> None:
+async def test_imported_segments_are_served_and_intact(left: StandaloneSettings) -> None:
     """Of what is not a stream's nothing is taken; repeated, nothing is read again; chunks are where they were."""
     root = Path(left.tier2)
     before = files(root)
@@ -289,7 +289,7 @@ async def test_a_server_that_runs_is_left_alone(left: StandaloneSettings, tmp_pa
             pass
 
 
-async def test_a_new_store_begins_over_what_an_older_one_left(tmp_path: Path) -> None:
+async def test_a_new_store_starts_on_data_of_an_older_one(tmp_path: Path) -> None:
     """And nowhere else: not over another store's chunks, and not unless the settings say so."""
     root = tmp_path / "long-term"
     for name, data in DATA.items():
@@ -317,7 +317,7 @@ async def test_a_new_store_begins_over_what_an_older_one_left(tmp_path: Path) ->
             pass
 
 
-async def test_what_is_exported_reads_as_the_older_store_reads(left: StandaloneSettings) -> None:
+async def test_exported_segments_are_readable_by_the_older_store(left: StandaloneSettings) -> None:
     """Imported, written on, truncated, merged and empty ones; again after more was written; chunks stay as they are."""
     root = Path(left.tier2)
     transaction = f"{NAMES[1]}#transaction.{7:032x}"
@@ -418,7 +418,7 @@ async def test_bytes_after_the_end_of_the_last_chunk_are_not_exported(left: Stan
     assert as_rolling(root, NAMES[0]) == DATA[NAMES[0]]
 
 
-async def test_a_header_that_was_cut_off_is_written_anew(left: StandaloneSettings) -> None:
+async def test_a_torn_header_is_written_again(left: StandaloneSettings) -> None:
     root = Path(left.tier2)
     await give_back(left, "s/ours")
     header = root / "s/ours/0.#epoch.0$header"

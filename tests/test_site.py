@@ -39,7 +39,7 @@ def test_the_reference_shows_every_public_name(module: str) -> None:
     assert own <= names
 
 
-def test_the_reference_shows_nothing_that_is_not_there() -> None:
+def test_the_reference_shows_only_existing_names() -> None:
     """Each name leads to a module, or to something in one."""
     for name in shown():
         module, _, last = name.rpartition(".")
@@ -71,7 +71,7 @@ def test_check_of_the_site_misses_a_site_without_pages(tmp_path: Path) -> None:
     assert len(list(complaints(tmp_path))) == 1
 
 
-def test_a_page_that_the_menu_does_not_name_stands_at_its_end() -> None:
+def test_a_page_missing_from_the_menu_is_listed_at_its_end() -> None:
     """Each page is there once, where it was put or among the design notes."""
     menu = [{"Start": ["index.md", {"Spark": "spark.md"}]}, {"Design notes": ["a.md", {"More": ["b.md"]}]}]
     found = completed(menu, ["index.md", "spark.md", "a.md", "b.md", "new.md", "guide/new.md"])  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ Then a, b: no more."""
     )
 
 
-def test_the_commands_of_the_performance_page_are_there() -> None:
+def test_the_commands_of_the_performance_page_exist() -> None:
     """Each row names a program of ``bench/`` and options that it, or what all of them share, defines."""
     text = (ROOT / "docs" / "performance.md").read_text()
     commands = re.findall(r"`(\w+\.py)([^`]*)`", text)

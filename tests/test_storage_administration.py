@@ -135,7 +135,7 @@ def chunks_of(settings: StandaloneSettings, pattern: str) -> list[Path]:
     return found
 
 
-async def test_a_stopped_store_is_well_and_nothing_is_changed(stopped: StandaloneSettings) -> None:
+async def test_the_check_of_an_intact_stopped_store_changes_nothing(stopped: StandaloneSettings) -> None:
     """Every chunk is compared, those of the containers' own segments too; no byte of the directory is another one."""
     before = contents(Path(stopped.data_dir))
     report, shown = await check(stopped)
@@ -212,7 +212,7 @@ async def test_a_log_of_a_later_version_is_no_damage(stopped: StandaloneSettings
     assert report.orphan_count == 0
 
 
-async def test_a_damaged_log_and_one_that_is_gone_are_reported(stopped: StandaloneSettings) -> None:
+async def test_damaged_and_missing_logs_are_reported(stopped: StandaloneSettings) -> None:
     (epoch,) = Path(stopped.data_dir, "tier1", "0").glob("log.epoch")
     content = bytearray(epoch.read_bytes())
     content[20] ^= 1
@@ -263,7 +263,7 @@ async def test_a_store_whose_log_has_not_all_been_flushed_is_checked_with_it(tmp
     assert (report.orphan_count, report.stranger_count) == (0, 0)
 
 
-async def test_what_cannot_be_checked_is_refused_by_name(stopped: StandaloneSettings, tmp_path: Path) -> None:
+async def test_unsupported_storage_is_refused_by_name(stopped: StandaloneSettings, tmp_path: Path) -> None:
     """A directory that is in use, none, storage in another place, and another cluster's."""
     runtime = real_runtime(1)
     directory = DataDirectory(stopped.data_dir, runtime)

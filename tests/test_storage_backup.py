@@ -180,7 +180,9 @@ async def test_a_running_store_that_cannot_be_backed_up_says_why(
     await runtime.work.close()
 
 
-async def test_what_does_not_fit_is_refused_and_nothing_is_made(stopped: StandaloneSettings, tmp_path: Path) -> None:
+async def test_a_mismatching_backup_is_refused_and_nothing_is_created(
+    stopped: StandaloneSettings, tmp_path: Path
+) -> None:
     await backed_up(stopped, tmp_path / "backup")
     new = replace(stopped, data_dir=str(tmp_path / "new"))
     other = replace(settings_of(tmp_path, data_dir="other"), tier2=str(tmp_path / "other-storage"))
@@ -269,7 +271,7 @@ class FailingFile:
         self.file.close()
 
 
-async def test_a_backup_that_is_cut_off_anywhere_is_none(stopped: StandaloneSettings, tmp_path: Path) -> None:
+async def test_an_interrupted_backup_is_not_a_backup(stopped: StandaloneSettings, tmp_path: Path) -> None:
     """It fails at each change of the disk in turn: there is no manifest, or the backup is whole."""
     for calls in range(40):
         directory = tmp_path / f"backup{calls}"

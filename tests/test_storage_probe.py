@@ -73,7 +73,7 @@ async def test_a_mount_that_cannot_be_written_is_reported_and_nothing_is_left(tm
 
 @pytest.mark.parametrize("can_append", [True, False])
 @pytest.mark.parametrize("can_concat", [True, False])
-async def test_what_a_storage_cannot_is_not_tried(
+async def test_unsupported_operations_are_not_tried(
     monkeypatch: pytest.MonkeyPatch, runtime: Runtime, can_append: bool, can_concat: bool
 ) -> None:
     chunks = InMemory(supports_append=can_append, supports_concat=can_concat)
@@ -116,7 +116,7 @@ class Breaking(WrappedChunkStorage):
 
 @pytest.mark.parametrize("how", ["before", "behind"])
 @pytest.mark.parametrize("call", CALLS)
-async def test_whichever_call_fails_is_named_and_nothing_is_left(
+async def test_each_failing_call_is_named_and_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch, runtime: Runtime, call: str, how: str
 ) -> None:
     inner = InMemory()
@@ -140,7 +140,7 @@ async def test_a_probe_that_gives_up_leaves_nothing(
     assert await inner.list() == []
 
 
-async def test_what_cannot_be_deleted_is_named(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
+async def test_undeletable_files_are_named(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
     """Credentials that may write and not delete: the error names the object, which must be deleted by hand."""
     inner = InMemory()
     with (

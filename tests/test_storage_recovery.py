@@ -182,7 +182,7 @@ async def test_a_store_that_has_its_log_starts_from_that(tmp_path: Path) -> None
             await store.segment_info("s/empty/0.#epoch.0")
 
 
-async def test_what_cannot_be_recovered_is_refused_and_nothing_is_made(
+async def test_unrecoverable_storage_is_refused_and_nothing_is_created(
     lost: StandaloneSettings, tmp_path: Path
 ) -> None:
     """SS-230: with an error; an operator has to decide."""

@@ -135,7 +135,7 @@ def test_two_checkouts_are_compared_in_turns(tmp_path: Path) -> None:
     assert compared["base"] == compared["changed"]
 
 
-def test_what_is_no_checkout_is_not_compared(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_checkout_is_refused(tmp_path: Path) -> None:
     done = run("compare", str(tmp_path), str(BENCH.parent), "--quick")
     assert done.returncode == 1
     assert "no checkout of the project" in done.stderr

@@ -40,7 +40,7 @@ def test_scopes_are_created_listed_described_and_deleted(penstock: Run) -> None:
     assert "books" not in penstock("scope", "list").ok.lines
 
 
-def test_a_stream_is_created_with_what_is_requested(penstock: Run, penstock_client: Client) -> None:
+def test_a_stream_is_created_with_the_requested_policies(penstock: Run, penstock_client: Client) -> None:
     """And described so; an update changes what is given and nothing else."""
     stream = "policies/all"
     penstock(
@@ -66,7 +66,7 @@ def test_a_stream_is_created_with_what_is_requested(penstock: Run, penstock_clie
     assert (changed.scaling, changed.tags) == (Scaling.by_data_rate(100), ())
 
 
-def test_a_scope_is_deleted_with_what_is_in_it_only_if_that_is_said(penstock: Run) -> None:
+def test_a_scope_with_contents_is_deleted_only_with_the_recursive_option(penstock: Run) -> None:
     """The question says how much goes with it."""
     penstock("stream", "create", "attic/old").ok  # noqa: B018
     penstock("stream", "create", "attic/older").ok  # noqa: B018
@@ -102,7 +102,7 @@ def test_a_stream_that_exists_is_refused_unless_that_is_fine(penstock: Run) -> N
     penstock("stream", "create", "twice/stream", "--exist-ok").ok  # noqa: B018
 
 
-def test_a_stream_is_deleted_only_when_that_is_agreed_to(penstock: Run) -> None:
+def test_a_stream_is_deleted_only_after_confirmation(penstock: Run) -> None:
     """By a person at a terminal, or by `--yes`; a script that says neither is refused and told what to say."""
     penstock("stream", "create", "agreed/stream").ok  # noqa: B018
     penstock("write", "agreed/stream", stdin=b"0123456789\n").ok  # noqa: B018
@@ -268,7 +268,7 @@ def test_a_table_is_filled_looked_up_scanned_and_deleted(penstock: Run) -> None:
     assert "list tables with penstock table list" in gone.stderr
 
 
-def test_a_table_whose_keys_have_two_parts_is_asked_by_the_first(penstock: Run) -> None:
+def test_a_table_with_two_part_keys_is_queried_by_the_first_part(penstock: Run) -> None:
     """JSON marks values that are not text."""
     penstock("table", "create", "shelf/carts", "--key-length", "16", "--second-length", "8").ok  # noqa: B018
     for customer, item, count in (("ann", "apple", b"3"), ("ann", "pear", b"\xff"), ("bob", "apple", b"1")):
@@ -316,7 +316,7 @@ def test_a_transaction_of_another_program_is_committed_or_aborted(penstock: Run,
     assert all(json.dumps(each) for each in listed)
 
 
-def test_a_prepared_transaction_takes_no_more_and_is_decided(penstock: Run) -> None:
+def test_a_prepared_transaction_refuses_writes_and_can_be_committed_or_aborted(penstock: Run) -> None:
     """The shell is a sink: it prepares two, and nothing is written into them; one is committed, one aborted."""
     stream = "admin/prepared"
     penstock("stream", "create", stream).ok  # noqa: B018
@@ -453,7 +453,7 @@ def test_a_stream_is_split_and_merged(penstock: Run, penstock_client: Client) ->
         assert said in refused.stderr
 
 
-def test_names_are_completed_from_what_there_is(
+def test_names_are_completed_from_existing_ones(
     penstock: Run, penstock_server: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the scopes that begin so, or of the scope that is typed; where nothing answers there is nothing to say."""

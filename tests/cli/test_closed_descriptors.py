@@ -57,7 +57,7 @@ def test_a_client_program_runs_without_standard_descriptors(penstock_server: Mem
         assert [bytes(event.data) for part in batch.ranges for event in batch.events(part)] == [b"x"]
 
 
-def test_a_server_without_standard_descriptors_gives_none_of_them_to_its_data(
+def test_a_server_started_without_standard_descriptors_never_opens_data_files_as_0_1_or_2(
     make_server: object, tmp_path: object
 ) -> None:
     server = make_server()  # type: ignore[operator]  # a fixture that makes servers

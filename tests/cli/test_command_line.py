@@ -19,7 +19,7 @@ def test_an_unknown_command_is_refused() -> None:
     assert "Traceback" not in unknown.stderr
 
 
-def test_version_is_told_for_people_and_programs() -> None:
+def test_version_is_printed_as_text_and_as_json() -> None:
     """Two lines, or JSON."""
     versions = json.loads(run_penstock("version", "--json").stdout)
     assert versions["python"] == platform.python_version()

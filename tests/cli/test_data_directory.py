@@ -29,7 +29,7 @@ def runtime() -> Runtime:
     return real_runtime()
 
 
-def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path, runtime: Runtime) -> None:
+def test_a_new_directory_gets_a_permanent_identity(tmp_path: Path, runtime: Runtime) -> None:
     """Also when its parents are missing."""
     root = str(tmp_path / "a" / "b")
     directory = DataDirectory(root, runtime)
@@ -62,7 +62,7 @@ def test_a_refusal_keeps_no_lock(tmp_path: Path, runtime: Runtime) -> None:
     DataDirectory(str(tmp_path / "other"), runtime).open(4)
 
 
-def test_what_a_crash_may_leave_is_no_hindrance(tmp_path: Path, runtime: Runtime) -> None:
+def test_files_left_by_a_crash_do_not_prevent_a_start(tmp_path: Path, runtime: Runtime) -> None:
     """A lock file and half an identity, without a whole one: the start never got further."""
     (tmp_path / "LOCK").touch()
     (tmp_path / "penstock.toml.new").write_text("# Written by Pen")
@@ -70,7 +70,7 @@ def test_what_a_crash_may_leave_is_no_hindrance(tmp_path: Path, runtime: Runtime
 
 
 @pytest.mark.parametrize("name", ["penstock.toml", "penstock.toml.new", "LOCK"])
-def test_what_cannot_be_read_or_written_is_reported(tmp_path: Path, runtime: Runtime, name: str) -> None:
+def test_unreadable_and_unwritable_files_are_reported(tmp_path: Path, runtime: Runtime, name: str) -> None:
     """A directory where a file belongs; the lock is given back."""
     (tmp_path / name).mkdir()
     with pytest.raises(DataDirectoryError, match="cannot be used as data directory: Is a directory"):
@@ -172,7 +172,7 @@ def test_no_log_of_a_closed_directory_is_claimed(tmp_path: Path, runtime: Runtim
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_lock_whose_file_is_gone_is_taken_again(tmp_path: Path, runtime: Runtime, is_replaced: bool) -> None:
+def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path: Path, runtime: Runtime, is_replaced: bool) -> None:
     """Until then the directory is not held. Afterwards no other process can lock it."""
     directory = opened(tmp_path / "data", runtime)
     for _ in range(2):
@@ -246,9 +246,7 @@ def led_elsewhere(data: Path) -> None:
 @pytest.mark.parametrize(
     "change", [removed, renamed, exchanged_for_a_copy, made_anew, exchanged_for_a_file, led_elsewhere]
 )
-def test_a_directory_that_is_not_the_one_that_was_opened_is_lost(
-    tmp_path: Path, runtime: Runtime, change: Callable[[Path], None]
-) -> None:
+def test_a_replaced_directory_counts_as_lost(tmp_path: Path, runtime: Runtime, change: Callable[[Path], None]) -> None:
     """Nothing is made in its place."""
     directory = opened(tmp_path / "data", runtime)
     change(tmp_path / "data")
@@ -260,7 +258,7 @@ def test_a_directory_that_is_not_the_one_that_was_opened_is_lost(
     directory.close()
 
 
-def test_nothing_is_changed_by_a_path_in_a_directory_that_was_exchanged(tmp_path: Path, runtime: Runtime) -> None:
+def test_a_replaced_directory_is_never_modified_by_path(tmp_path: Path, runtime: Runtime) -> None:
     """Reads and open files continue. A lock file that is gone stops nothing; nor does a directory that is not open."""
     root = tmp_path / "data"
     directory = DataDirectory(str(root), runtime)
@@ -300,7 +298,7 @@ def test_nothing_is_changed_by_a_path_in_a_directory_that_was_exchanged(tmp_path
         (b"damaged", "checksum does not match"),
     ],
 )
-def test_a_directory_whose_content_was_exchanged_is_lost(
+def test_a_directory_with_replaced_contents_counts_as_lost(
     tmp_path: Path, runtime: Runtime, content: bytes | None, why: str
 ) -> None:
     """As when it is emptied and filled from another one, the directory itself being the same."""
@@ -331,7 +329,7 @@ def test_a_lock_that_cannot_be_taken_now_is_taken_later(tmp_path: Path, runtime:
     directory.check_held()
 
 
-def test_a_child_claims_nothing_before_it_has_the_new_lock(tmp_path: Path, runtime: Runtime) -> None:
+def test_a_child_claims_no_log_before_it_has_the_new_lock(tmp_path: Path, runtime: Runtime) -> None:
     """Then the directory stays locked until both have closed that one."""
     parent = opened(tmp_path, runtime)
     child = DataDirectory(str(tmp_path), runtime)
@@ -352,7 +350,7 @@ def test_a_child_claims_nothing_before_it_has_the_new_lock(tmp_path: Path, runti
 
 
 @pytest.mark.parametrize("is_always", [False, True])
-def test_a_lock_file_that_is_removed_while_it_is_locked_is_locked_anew(
+def test_a_lock_file_removed_while_locked_is_created_and_locked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_always: bool
 ) -> None:
     """Or two processes would have locked two files of the same name."""

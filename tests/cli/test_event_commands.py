@@ -105,7 +105,7 @@ def test_a_transaction_is_read_whole(penstock: Run, penstock_client: Client) -> 
     assert sorted(penstock("tail", stream, "--from", "earliest", "--count", "3").ok.lines) == ["a", "b", "c"]
 
 
-def test_a_transaction_whose_input_is_bad_is_aborted(penstock: Run) -> None:
+def test_a_transaction_with_invalid_input_is_aborted(penstock: Run) -> None:
     """None of its lines is ever read."""
     stream = created(penstock, "events/aborted")
     refused = penstock("write", stream, "--transaction", "--key-field", "k", "--json", stdin=b'{"k": 1}\nno\n')

@@ -286,7 +286,7 @@ def test_every_command_is_known_here() -> None:
     assert names == set(ARGUMENTS) | LOCAL
 
 
-def test_the_overview_says_what_each_command_says_of_itself() -> None:
+def test_the_overview_shows_the_first_line_of_each_commands_help() -> None:
     """It loads none of them, so it has the text twice."""
     for name, command in COMMANDS.items():
         loaded = command.load()
@@ -298,7 +298,7 @@ def test_the_overview_says_what_each_command_says_of_itself() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, _ in every_command()])
-def test_every_command_has_its_help(name: str) -> None:
+def test_every_command_has_help(name: str) -> None:
     """With what it does, and each option's default."""
     shown = run_command(*name.split(), "--help").ok.stdout
     assert f"Usage: penstock {name}" in shown

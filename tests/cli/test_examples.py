@@ -81,7 +81,7 @@ def test_a_wrong_example_is_found(wrong: str) -> None:
         _parse(call)
 
 
-def test_no_example_deletes_without_a_question_unless_it_says_so() -> None:
+def test_only_examples_with_yes_delete_without_confirmation() -> None:
     """The first example of a command that asks for confirmation lets it ask."""
     for name, command in EVERY.items():
         if any("--yes" in getattr(each, "opts", ()) for each in getattr(command, "params", ())):

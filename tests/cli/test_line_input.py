@@ -37,7 +37,7 @@ def test_lines_are_whole_however_they_come(pieces: list[bytes]) -> None:
     assert [line for batch in batches_of_lines(Pieces(pieces), 1000) for line in batch] == wanted
 
 
-def test_a_line_that_is_too_long_is_refused_after_those_before_it() -> None:
+def test_a_too_long_line_is_refused_after_the_earlier_lines_are_written() -> None:
     """It is not kept until memory is full."""
     batches = batches_of_lines(Pieces([b"one\n", b"x" * 60, b"x" * 60, b"x" * 10**6]), 100)
     assert next(batches) == [b"one"]

@@ -52,7 +52,7 @@ def test_logs_are_listed_disabled_and_enabled_again(stopped: StandaloneProcess) 
     assert stopped.ready["failures"] == {}
 
 
-def test_what_cannot_be_done_is_said_in_a_line(stopped: StandaloneProcess, tmp_path: Path) -> None:
+def test_an_operation_that_fails_prints_one_line(stopped: StandaloneProcess, tmp_path: Path) -> None:
     """No traceback, nothing changed or made; the same as JSON."""
     where = ("--data-dir", str(stopped.data_dir))
     for arguments, told in (
@@ -72,7 +72,9 @@ def test_what_cannot_be_done_is_said_in_a_line(stopped: StandaloneProcess, tmp_p
     assert run_penstock("log", "enable", "-1", *where).returncode == 2
 
 
-def test_a_running_server_is_told_to_be_stopped_first(make_server: Callable[..., StandaloneProcess]) -> None:
+def test_commands_on_data_of_a_running_server_ask_to_stop_it_first(
+    make_server: Callable[..., StandaloneProcess],
+) -> None:
     """Reading is allowed; changes are refused, and the server keeps running."""
     server = make_server().start()
     where = ("--data-dir", str(server.data_dir))

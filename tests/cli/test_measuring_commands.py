@@ -51,7 +51,7 @@ def test_a_written_load_is_counted_and_its_stream_deleted(penstock: Run, more: l
     assert penstock("stream", "list", "penstock-bench").code == 1
 
 
-def test_a_load_ends_after_its_time_and_stays_in_a_stream_that_was_named(penstock: Run) -> None:
+def test_a_load_ends_after_its_duration_and_keeps_a_named_stream(penstock: Run) -> None:
     """Which is read by the next measurement, whole."""
     penstock("stream", "create", "measured/stream").ok  # noqa: B018
     load = ("--stream", "measured/stream", "--seconds", "0.2", "--rate", "5000")
@@ -80,7 +80,7 @@ def test_latencies_from_end_to_end_are_of_all_events(penstock: Run) -> None:
     assert "events/s" in shown.stdout
 
 
-def test_top_tells_what_a_cluster_does(penstock: Run, penstock_client: Client) -> None:
+def test_top_shows_the_rates_of_a_cluster(penstock: Run, penstock_client: Client) -> None:
     """Once when the output is not a terminal; with JSON as often as requested."""
     penstock("stream", "create", "busy/stream").ok  # noqa: B018
     penstock("group", "create", "busy/group", "busy/stream").ok  # noqa: B018
@@ -111,7 +111,7 @@ def test_top_draws_on_a_terminal(penstock: Run) -> None:
     assert drawn.stdout.count("containers: 4 of 4") >= 2
 
 
-def test_top_says_first_what_is_wrong() -> None:
+def test_top_shows_problems_first() -> None:
     """A store that is silent, storage that is away, containers that do not run, groups that cannot be inspected."""
     found = ClusterStatistics(
         stores={

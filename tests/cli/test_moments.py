@@ -32,7 +32,7 @@ NOW = datetime(2026, 11, 22, 12, 0, tzinfo=ZONE)
         ("1763807400123", datetime.fromtimestamp(1763807400.123, UTC)),
     ],
 )
-def test_times_are_taken_as_people_write_them(text: str, moment: datetime) -> None:
+def test_times_are_parsed_in_common_notations(text: str, moment: datetime) -> None:
     assert is_moment(text)
     assert abs(moment_of(text, NOW, ZONE) - moment) < timedelta(milliseconds=1)
 

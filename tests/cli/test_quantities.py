@@ -31,14 +31,14 @@ def test_sizes_are_understood(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "7 d 3", "-7d", "7y", "7dd", "seven"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     """A number alone is none: seconds, or days?"""
     with pytest.raises(InvalidArgumentError, match="is not a duration"):
         milliseconds_of(text)
 
 
 @pytest.mark.parametrize("text", ["", "B", "-1", "7furlongs", "1e3", "GB"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_an_invalid_size_is_refused(text: str) -> None:
     """With an example of one."""
     with pytest.raises(InvalidArgumentError, match="is not a size"):
         bytes_of(text)

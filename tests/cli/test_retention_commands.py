@@ -99,7 +99,7 @@ def test_the_text_names_what_is_truncated_why_and_which_subscriber_holds_the_hea
     ]
 
 
-def test_text_of_what_is_not_cut() -> None:
+def test_text_explains_a_stream_that_is_not_truncated() -> None:
     """No policy, a sealed stream, retention switched off, nothing before the head, and no subscriber that holds it."""
 
     def line(what: str, **changes: object) -> str:
@@ -130,7 +130,7 @@ def test_each_row_has_a_reason_and_a_number_in_the_protocol() -> None:
     assert set(added.RetentionExplanation.Row.keys()) == {"NONE", *REASONS}
 
 
-def test_picture_is_whole_whatever_there_is() -> None:
+def test_picture_is_complete_for_any_history() -> None:
     """Each cut, limit and subscriber is in it once, between head and tail; also with very many, and of an empty one."""
     many = tuple(
         RetentionSubscriber(f"shop/<group {number}>", True, place(107 * 1024), number < 90) for number in range(100)

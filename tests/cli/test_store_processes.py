@@ -71,7 +71,7 @@ def let_go(store: StoreProcess) -> None:
     store.let_go()
 
 
-def test_nothing_is_said_while_nothing_changes(processes: StoreProcesses) -> None:
+def test_no_output_while_nothing_changes(processes: StoreProcesses) -> None:
     processes.arrange()
     assert told(processes) == [[], [], []]
 
@@ -104,7 +104,7 @@ def test_containers_are_given_only_when_their_holder_has_let_go(processes: Store
     assert processes.locator.assignment.owners == (0, 1, 2, 0, 1, 2)
 
 
-def test_what_a_dead_store_held_is_free_at_once(processes: StoreProcesses) -> None:
+def test_containers_of_a_dead_store_are_free_at_once(processes: StoreProcesses) -> None:
     """A store that is down gets no orders."""
     dead = processes.stores[2]
     dead.is_up = False
@@ -127,7 +127,7 @@ def test_a_new_owner_keeps_its_containers_when_a_sleeper_wakes_up_with_them(proc
     assert told(processes) == [[], [], []]
 
 
-async def test_the_locator_names_the_store_that_is_to_have_a_container(processes: StoreProcesses) -> None:
+async def test_the_locator_names_the_assigned_store_of_a_container(processes: StoreProcesses) -> None:
     """One address for clients, another for this process; none before the store has said where it listens."""
     locator = processes.locator
     segment = "shop/orders/0.#epoch.0"
@@ -155,7 +155,7 @@ async def test_the_locator_names_the_store_that_is_to_have_a_container(processes
         State(7, (1, 2), (1, 2, 3), {4: Failure("StorageError", "broken")}),
     ],
 )
-def test_what_a_child_says_is_read_as_it_was_said(message: Ready | Refusal | State) -> None:
+def test_messages_of_a_child_are_decoded_as_encoded(message: Ready | Refusal | State) -> None:
     assert decode_from_child(encode_message(message)) == message
 
 

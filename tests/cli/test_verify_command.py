@@ -12,7 +12,7 @@ from penstock.testing.server import MemoryServer
 from support.command_line import run_command
 
 
-def test_what_could_not_be_found_out_is_no_success(
+def test_an_unknown_outcome_is_not_reported_as_success(
     penstock_server: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one segment, and of all behind a storage that went away; without either all is well, if not yet flushed."""

@@ -169,7 +169,7 @@ async def test_an_ack_says_whether_its_event_is_durable(uri):
         assert repr(lost).startswith("<Ack: failed: the writer of alike/events was closed before")
 
 
-async def test_what_was_not_opened_says_how_to(uri):
+async def test_an_unopened_object_raises_an_error_that_says_how_to_open_it(uri):
     """The `repr`, which a notebook shows, names the missing `await`."""
     async with aio.connect(uri) as client:
         opening = client.begin_transaction(STREAM)
@@ -201,7 +201,7 @@ async def test_a_reader_of_a_segment_gives_up_waiting_and_loses_nothing(uri):
 
 @pytest.mark.parametrize("name", ["SegmentReader", "ByteReader"])
 @pytest.mark.parametrize("closer", ["itself", "client"])
-async def test_who_waits_for_bytes_is_told_when_it_is_closed(uri, name, closer):
+async def test_a_waiter_for_bytes_gets_an_error_on_close(uri, name, closer):
     """By another task, through the reader or its client; a read after that raises `ClosedError` at once."""
     async with aio.connect(uri) as client:
         stream = f"alike/waits-{name.lower()}-{closer}"

@@ -65,7 +65,7 @@ def test_full_block_is_closed_and_the_limits_of_the_wire_hold():
     assert window.in_flight_bytes == 180
 
 
-def test_block_larger_than_the_window_still_goes_alone():
+def test_block_larger_than_the_window_is_sent_alone():
     window = new_window()
     add(window, 1000)
     assert window.next_to_send().size_bytes == 1000
@@ -148,7 +148,7 @@ def test_taking_all_gives_events_and_keys_back_in_order():
 
 
 @pytest.mark.parametrize("is_framed", [False, True])
-def test_keys_that_are_found_out_late_stay_with_their_events(is_framed):
+def test_late_hashed_keys_stay_with_their_events(is_framed):
     """Single events, runs and runs by key in one block, cut into pieces: each event has its own key again."""
     window = new_window(replace(LIMITS, block_bytes_max=10_000))
     written = [(b"%d" % number, f"k{number % 3}") for number in range(40)]
@@ -170,7 +170,7 @@ def test_keys_that_are_found_out_late_stay_with_their_events(is_framed):
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_every_event_is_stored_once_in_order_whatever_breaks(data):
+def test_every_event_is_stored_once_in_order_under_any_fault(data):
     # A model store applies blocks, loses connections with any prefix of the wire applied, and loses acks.
     window = new_window()
     stored: list[bytes] = []

@@ -57,7 +57,7 @@ def test_unframing_leaves_a_cut_event(events, cut):
     payloads.validate(full=True)
 
 
-def test_events_of_one_length_are_neither_joined_with_the_head_nor_looked_at_one_by_one(monkeypatch):
+def test_events_of_equal_length_are_split_without_joining_the_head_or_scanning_each(monkeypatch):
     monkeypatch.setattr(arrow_module, "starts_of", None)
     data = frame_events([b"abcde"] * 10)
     payloads, starts, consumed = unframe(memoryview(data), head=frame_events([b"ABCDE"]))
@@ -65,7 +65,7 @@ def test_events_of_one_length_are_neither_joined_with_the_head_nor_looked_at_one
     assert (starts.tolist(), consumed) == (list(range(0, 143, 13)), 143)
 
 
-def test_a_head_of_several_events_is_as_good_as_one():
+def test_a_head_may_hold_several_events():
     payloads, starts, consumed = unframe(frame_events([b"ef"] * 3), head=frame_events([b"ab", b"cd"]))
     assert payloads.to_pylist() == [b"ab", b"cd", b"ef", b"ef", b"ef"]
     assert (starts.tolist(), consumed) == ([0, 10, 20, 30, 40], 50)
@@ -80,7 +80,7 @@ def test_a_head_of_several_events_is_as_good_as_one():
     cut=st.binary(max_size=30),
     is_bad=st.booleans(),
 )
-def test_a_head_and_data_give_what_both_together_give(events, head, cut, is_bad):
+def test_a_head_with_data_gives_the_same_events_as_their_concatenation(events, head, cut, is_bad):
     # Against the chain of lengths, event by event: of one length and not, whole, cut, and not events at all.
     first = b"" if head is None else frame_events([head])
     data = frame_events(events) + (b"\xff" * 8 if is_bad else frame_events([cut])[:-1])

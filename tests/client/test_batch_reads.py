@@ -130,7 +130,7 @@ async def test_events_come_as_arrow_record_batches(cluster):
         assert len(rows) == 42
 
 
-async def test_what_cannot_be_read_is_refused(cluster):
+async def test_unreadable_input_is_refused(cluster):
     async with cluster.client() as client:
         with pytest.raises(NoSuchStreamError):
             await client.batch(STREAM)

@@ -71,7 +71,7 @@ async def cluster() -> AsyncIterator[Cluster]:
     await made.stop()
 
 
-async def test_only_what_moved_is_requested_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_moved_segments_are_requested_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """SS-253: 10 000 names over 4 containers, one of them moving: a result for each name, and only those again.
 
     Segments that live together are looked up together, and no more requests wait at once than are allowed.

@@ -162,7 +162,7 @@ async def test_a_layout_says_where_the_flushed_bytes_of_a_range_are(bench: Bench
     assert layout.storage.identity == await bench.chunks.read_identity()
 
 
-async def test_of_a_long_chunk_only_the_checksums_of_what_was_asked_are_reported(bench: Bench) -> None:
+async def test_a_layout_has_only_the_checksums_of_the_requested_range(bench: Bench) -> None:
     data = await bench.fill(1, length=5 * BLOCK_BYTES + 10)
     layout = await bench.layouts.ask(A, 2 * BLOCK_BYTES - 1, 3 * BLOCK_BYTES + 1)
     (chunk,) = layout.chunks
@@ -172,7 +172,7 @@ async def test_of_a_long_chunk_only_the_checksums_of_what_was_asked_are_reported
     assert await bench.read(layout) == data[5 * BLOCK_BYTES + 3 : -4]
 
 
-async def test_what_is_not_flushed_has_no_layout_and_takes_no_lease(bench: Bench) -> None:
+async def test_unflushed_data_has_no_layout_and_takes_no_lease(bench: Bench) -> None:
     await bench.fill(0)
     for start, end in ((0, 100), (4, 4), (100, 200)):
         layout = await bench.layouts.ask(A, start, end, lease_s=10.0)
@@ -180,7 +180,7 @@ async def test_what_is_not_flushed_has_no_layout_and_takes_no_lease(bench: Bench
     assert bench.leases() == 0
 
 
-async def test_a_start_that_is_truncated_is_refused_though_nothing_is_stored(bench: Bench) -> None:
+async def test_a_truncated_start_is_refused_even_if_nothing_is_stored(bench: Bench) -> None:
     await bench.fill(0)
     bench.chunks.hold("write")  # A truncation wakes the storage writer.
     await bench.store.truncate_segment(A, 2)
@@ -209,7 +209,7 @@ async def test_the_checksums_of_a_very_long_chunk_come_in_pages(bench: Bench, mo
     assert await bench.read(layout) == data[3:-4]
 
 
-async def test_what_is_leased_stays_though_it_is_truncated_and_deleted(bench: Bench) -> None:
+async def test_leased_chunks_survive_truncation_and_deletion(bench: Bench) -> None:
     """SS-255, SS-257."""
     data = await bench.fill(3)
     layout = await bench.layouts.ask(A, 0, 1 << 40, lease_s=40.0, holder="a job")
@@ -230,7 +230,7 @@ async def test_what_is_leased_stays_though_it_is_truncated_and_deleted(bench: Be
     assert await bench.chunk_count() == 0
 
 
-async def test_a_lease_is_no_longer_than_the_store_gives_and_no_more_are_given_than_it_has(bench: Bench) -> None:
+async def test_the_length_and_number_of_leases_are_bounded(bench: Bench) -> None:
     await bench.fill(1)
     first = await bench.layouts.ask(A, 0, 10, lease_s=1e6)
     assert first.lease is not None
@@ -242,7 +242,7 @@ async def test_a_lease_is_no_longer_than_the_store_gives_and_no_more_are_given_t
     assert (await bench.layouts.ask(A, 0, 10)).end == 10
 
 
-async def test_another_owner_knows_the_lease_and_takes_it_back(bench: Bench) -> None:
+async def test_another_owner_recognises_and_releases_the_lease(bench: Bench) -> None:
     """SS-258: the container moves during a read; its old store then answers `WrongHost`."""
     data = await bench.fill(2)
     layout = await bench.layouts.ask(A, 0, 1 << 40, lease_s=40.0)
@@ -261,7 +261,7 @@ async def test_another_owner_knows_the_lease_and_takes_it_back(bench: Bench) -> 
     assert await bench.chunk_count() == 0
 
 
-async def test_what_has_no_layout_is_refused(bench: Bench) -> None:
+async def test_segments_without_layout_are_refused(bench: Bench) -> None:
     await bench.fill(1)
     await bench.store.create_table("s/table")
     system = f"_system/containers/storage_metadata_{container_of(A, 2)}"
@@ -275,7 +275,7 @@ async def test_what_has_no_layout_is_refused(bench: Bench) -> None:
     assert bench.leases() == 0
 
 
-async def test_nothing_is_reported_while_long_term_storage_is_not_there(bench: Bench) -> None:
+async def test_no_layout_while_long_term_storage_is_unavailable(bench: Bench) -> None:
     await bench.fill(1)
     bench.store.storage._set_unavailable(chunk_layouts.StorageUnavailableError("not mounted"))  # type: ignore[attr-defined]
     wire = await RawWire.open(bench.port)
@@ -365,7 +365,7 @@ async def ask_stranger(reply: bytes | None, timeout_s: float = 30.0) -> tuple[St
     return stranger, caught.value
 
 
-async def test_a_store_that_knows_no_layouts_ends_one_connection_and_is_not_asked_for_long() -> None:
+async def test_a_store_without_layouts_costs_one_connection_and_is_not_queried_again_for_a_while() -> None:
     """As every store of before and Pravega's do. Reads and writes go over other connections."""
     stranger, error = await ask_stranger(None)
     assert isinstance(error, ConnectionLostError)
@@ -398,6 +398,6 @@ ROW = ChunkRow("c", 0, 100, 10, 0, bytes(40))
         encode_layout(LayoutPage(VERSION, STORAGE, [ChunkRow("c", -5, 200, 10, -1, bytes(80))], 100, 100)),
     ],
 )
-async def test_a_layout_that_does_not_say_where_the_bytes_are_is_none(page: bytes) -> None:
+async def test_a_layout_without_the_location_of_the_bytes_is_ignored(page: bytes) -> None:
     _, error = await ask_stranger(page)
     assert isinstance(error, ProtocolError)

@@ -94,7 +94,7 @@ def test_an_interrupted_program_loses_nothing(uri, stream):
     assert [int(event) for event in events_in(uri, stream)] == list(range(20_000))
 
 
-def test_what_cannot_be_flushed_when_a_program_ends_is_said_with_its_number():
+def test_the_number_of_unflushed_events_is_logged_at_exit():
     """The server is gone before the program ends. It waits `exit_timeout_s`, and no longer."""
     source = """
         import penstock
@@ -122,7 +122,7 @@ def test_what_cannot_be_flushed_when_a_program_ends_is_said_with_its_number():
     assert "Traceback" not in ended.stderr
 
 
-def test_a_forked_child_is_told_at_once_and_the_parent_continues(uri, stream):
+def test_a_forked_child_gets_an_error_at_once_and_the_parent_continues(uri, stream):
     # It hung: the thread it waited for was not in its process.
     ended = run_program(
         """
@@ -182,7 +182,7 @@ def test_a_child_may_connect_if_its_parent_has_not(uri, stream):
     assert events_in(uri, stream) == [b"x"] * 2
 
 
-def test_a_dropped_client_ends_its_thread_and_stores_what_it_took(uri, stream):
+def test_a_dropped_client_ends_its_thread_and_stores_accepted_events(uri, stream):
     threads = threading.active_count()
 
     def use() -> None:
@@ -206,7 +206,7 @@ def test_a_dropped_client_ends_its_thread_and_stores_what_it_took(uri, stream):
         penstock.connect(uri).stream_exists(stream)
 
 
-def test_a_dropped_writer_stores_what_it_took_and_is_closed(uri, stream):
+def test_a_dropped_writer_stores_accepted_events_and_is_closed(uri, stream):
     with penstock.connect(uri) as client:
         writers = [client.event_writer(stream)]
         inner = writers[0]._part
@@ -221,7 +221,7 @@ def test_a_dropped_writer_stores_what_it_took_and_is_closed(uri, stream):
     assert events_in(uri, stream) == [b"x"]
 
 
-def test_what_comes_from_a_client_keeps_it_alive(uri, stream):
+def test_objects_made_by_a_client_keep_it_alive(uri, stream):
     writer = penstock.connect(uri).event_writer(stream)
     gc.collect()
     writer.write(b"x").wait(10)

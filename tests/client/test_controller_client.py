@@ -69,7 +69,7 @@ async def script():
     await server.stop(None)
 
 
-async def test_passing_faults_are_tried_again(script):
+async def test_transient_errors_are_retried(script):
     script.answers = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, pb.ExistsResponse(exists=True)]
     assert await script.client.scope_exists("a")
     assert len(script.requests) == 3
@@ -85,14 +85,14 @@ async def test_passing_faults_are_tried_again(script):
         (grpc.StatusCode.UNAUTHENTICATED, AuthenticationError),
     ],
 )
-async def test_final_answers_are_not_tried_again(script, code, error):
+async def test_permanent_errors_are_not_retried(script, code, error):
     script.answers = [code]
     with pytest.raises(error, match="on purpose"):
         await script.client.current_segments("a", "b")
     assert len(script.requests) == 1
 
 
-async def test_a_controller_without_identities_gives_none(script):
+async def test_a_controller_without_stream_identities_returns_none(script):
     """Pravega's own controller has no such service: gRPC answers UNIMPLEMENTED."""
     assert await script.client.stream_identity("a", "b") is None
     assert script.requests == []
@@ -123,7 +123,7 @@ async def test_created_by_an_unanswered_attempt_is_not_called_existing(script):
     await script.client.delete_stream("a", "b")
 
 
-async def test_with_exist_ok_it_does_not_matter_whose_attempt_made_the_stream(script):
+async def test_with_exist_ok_a_concurrent_creation_is_success(script):
     # No answer, then "exists", then the query whether it does: with `exist_ok` that is success.
     async with Client("tcp://unused:9090", SETTINGS, controller=script.client) as client:
         unsure = [grpc.StatusCode.UNAVAILABLE, pb.CreateStreamStatus(status=pb.CreateStreamStatus.STREAM_EXISTS)]
@@ -233,7 +233,7 @@ async def test_segments_between_two_cuts(script):
     assert dict(script.requests[0].to) == {5: 2}
 
 
-async def test_cuts_that_make_no_range_are_refused_at_once_whatever_the_words_are(script):
+async def test_cuts_that_form_no_range_are_refused_at_once_for_any_message(script):
     """A controller answers UNKNOWN, in words of its own. Once that may be a fault of gRPC's, which passes."""
     start, end = StreamCut("a", "b", {3: 0, 1 << 32 | 4: 0}), StreamCut("a", "b", {1: 0, 1 << 32 | 5: 0})
     script.answers = [grpc.StatusCode.UNKNOWN, pb.StreamCutRangeResponse(segments=[pb.SegmentId(segmentId=5)])]
@@ -266,7 +266,7 @@ def test_controller_addresses(uri, target, use_tls):
     assert parse_controller_uri(uri) == (target, use_tls)
 
 
-async def test_nothing_of_grpc_is_under_way_after_a_close() -> None:
+async def test_no_grpc_work_is_pending_after_close() -> None:
     """What a call waited for that gave up would end in a loop that is closed, and take another client's news along."""
     client = ControllerClient.connect("tcp://127.0.0.1:1", ClientSettings(request_timeout_s=0.1), Random(1))
     with pytest.raises(ControllerUnavailableError):

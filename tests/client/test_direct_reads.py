@@ -111,7 +111,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await made.stop()
 
 
-async def test_what_is_in_storage_is_read_there_and_the_tail_from_the_store(bench: Bench) -> None:
+async def test_stored_data_is_read_from_storage_and_the_tail_from_the_store(bench: Bench) -> None:
     reads = await bench.read()
     assert (reads.direct_bytes, reads.store_bytes, reads.problem) == (STORED_BYTES, 1000, None)
 
@@ -151,7 +151,7 @@ async def test_a_clipped_layout_has_the_blocks_of_its_range_and_no_others(bench:
         assert (nothing.chunks, nothing.start == nothing.end) == ((), True)
 
 
-async def test_what_lies_after_the_end_of_a_chunk_is_not_read(bench: Bench) -> None:
+async def test_bytes_after_the_recorded_end_of_a_chunk_are_not_read(bench: Bench) -> None:
     """SS-256: what an old owner writes late, or a write that failed has left."""
     for number in range(CHUNK_COUNT):
         with bench.chunk(number).open("ab") as file:
@@ -211,7 +211,7 @@ def damage(bench: Bench) -> None:
         (damage, CorruptionError, CHUNK_BYTES + BLOCK_BYTES),
     ],
 )
-async def test_a_chunk_that_cannot_be_read_is_read_from_the_store_from_that_byte_on(
+async def test_after_a_failed_chunk_read_the_rest_is_read_from_the_store(
     bench: Bench, harm, error: type[PenstockError], direct_bytes: int
 ) -> None:
     """The store still has it in memory. Nothing is read twice or skipped; bytes verified before stay valid."""

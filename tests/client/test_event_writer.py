@@ -100,7 +100,7 @@ async def test_idle_writer_reconnects_when_it_has_something_to_write(cluster):
     assert await stored(cluster) == {0: [b"one", b"two"]}
 
 
-async def test_wrong_host_is_requested_again(cluster):
+async def test_a_request_answered_wrong_host_is_retried(cluster):
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
         cluster.store.wrong_hosts.add("retail/orders/0.#epoch.0")
@@ -172,7 +172,7 @@ async def test_sealed_stream_fails_pending_events_and_further_writes(cluster):
     assert await stored(cluster) == {0: [b"one"]}
 
 
-async def test_store_that_stays_away_ends_in_an_unknown_outcome(cluster):
+async def test_an_unavailable_store_ends_in_an_unknown_outcome(cluster):
     # The outcome of events sent but not acknowledged is unknown, not failed.
     async with cluster.client(retry_time_max_s=0.2) as client:
         await client.create_stream("retail/orders")
@@ -187,7 +187,7 @@ async def test_store_that_stays_away_ends_in_an_unknown_outcome(cluster):
             await writer.close()
 
 
-async def test_what_an_abandoned_writer_leaves_behind_may_be_stored_or_not(cluster):
+async def test_events_of_an_abandoned_writer_may_be_stored_or_not(cluster):
     # Sent, not acknowledged, then the writer is closed without waiting: neither success nor failure.
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
@@ -335,7 +335,7 @@ async def test_write_many_equals_single_writes(cluster, keys):
         assert sum(1 for found in by_segment.values() if found) == 1
 
 
-async def test_write_many_checks_what_it_gets(cluster):
+async def test_write_many_checks_its_arguments(cluster):
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
         async with client.event_writer("retail/orders") as writer:
@@ -347,7 +347,7 @@ async def test_write_many_checks_what_it_gets(cluster):
     assert await stored(cluster) == {0: [b"a", b"b"]}
 
 
-async def test_closed_writer_takes_no_more(cluster):
+async def test_closed_writer_refuses_events(cluster):
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
         async with client.event_writer("retail/orders") as writer:
@@ -364,14 +364,14 @@ async def test_existing_stream_is_reported_unless_that_is_fine(cluster):
             await client.create_stream("retail/orders")
 
 
-def test_settings_reject_what_cannot_work():
+def test_settings_reject_invalid_values():
     with pytest.raises(InvalidArgumentError, match="block_bytes_max"):
         ClientSettings(block_bytes_max=9 * 1024 * 1024)
     with pytest.raises(InvalidArgumentError, match="retry_time_max_s"):
         ClientSettings(retry_time_max_s=0)
 
 
-async def test_a_writer_counts_what_is_stored_for_certain(cluster):
+async def test_a_writer_counts_events_known_to_be_durable(cluster):
     # Nothing while appends are held back; all of it once they are acknowledged; after a failure no more than that.
     async with cluster.client(retry_time_max_s=0.2) as client:
         await client.create_stream("retail/orders", scaling=Scaling.fixed(3))

@@ -91,7 +91,7 @@ async def test_a_merged_segment_waits_for_all_that_it_replaces(cluster):
         assert found[-3:] == ["after"] * 3
 
 
-async def test_what_lies_between_two_cuts_is_read_and_nothing_else(cluster):
+async def test_exactly_the_events_between_two_cuts_are_read(cluster):
     async with cluster.client() as client:
         tails = await scaled_stream(cluster, client)
         in_order(await events_of(StreamEvents(client, tails[0], tails[1], on_truncated=no_truncation)), 400, 800)
@@ -126,7 +126,7 @@ async def test_only_the_segments_of_a_key_are_read(cluster):
                 assert end is None or len(found) < 1200
 
 
-async def test_following_waits_for_what_is_written(cluster):
+async def test_following_waits_for_new_events(cluster):
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         events = StreamEvents(client, await client.tail(STREAM), None, on_truncated=no_truncation)

@@ -71,7 +71,7 @@ async def serving(*, calls_max=None, sends_max=-1, **changes):
         await server.stop(None)
 
 
-async def test_a_request_that_is_too_long_is_not_sent_again():
+async def test_a_too_long_request_is_not_retried():
     async with serving() as (client, answers):
         with pytest.raises(InvalidArgumentError, match="message_bytes_max of the controller") as caught:
             await client.create_scope("x" * 2 * LIMIT)
@@ -86,7 +86,7 @@ async def test_a_request_that_is_too_long_is_not_sent_again():
     [({"sends_max": LIMIT}, "message_bytes"), ({"controller_reply_bytes_max": LIMIT}, "controller_reply_bytes")],
     ids=["for the controller", "for the client"],
 )
-async def test_a_reply_that_is_too_long_names_the_limit_of_the_end_that_refuses_it(options, setting):
+async def test_a_too_long_reply_names_the_limit_that_it_exceeds(options, setting):
     async with serving(**options) as (client, answers):
         with pytest.raises(ReplyTooLongError, match=rf"\({setting}_max"):
             async for _ in client.scopes():
@@ -115,7 +115,7 @@ async def test_a_controller_with_too_many_calls_has_no_full_disk():
         ("busy", REFUSED, OutcomeUnknownError, ControllerUnavailableError),
     ],
 )
-async def test_only_what_the_controller_says_to_be_a_full_disk_is_one(scope, why, of_change, of_question):
+async def test_only_the_controllers_own_code_means_a_full_disk(scope, why, of_change, of_question):
     """Of another cause, as a proxy's limit of requests, it is not known whether anything was done."""
     async with serving() as (client, answers):
         said = asyncio.ensure_future(client.create_scope(scope))
@@ -144,7 +144,7 @@ async def test_only_what_the_controller_says_to_be_a_full_disk_is_one(scope, why
         (None, Exhaustion.REFUSED),
     ],
 )
-def test_causes_are_known_by_what_grpc_says(details, cause):
+def test_causes_follow_from_grpc_status_and_details(details, cause):
     """The texts of gRPC's core, and of Java's servers; a full disk by what the controller adds alone."""
 
     def error(code, **metadata):

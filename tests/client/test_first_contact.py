@@ -99,7 +99,7 @@ def port_of_another_protocol():
         connection.close()
 
 
-def test_what_speaks_another_protocol_is_reported_in_the_error_alone(port_of_another_protocol, caplog):
+def test_another_protocol_at_the_address_is_reported_in_the_error_only(port_of_another_protocol, caplog):
     """A controller that is too busy to answer in time does, too; nothing is logged beside the error."""
     refused = pytest.raises(ConnectionError, match="the server there does not answer as a controller")
     with penstock.connect(f"tcp://127.0.0.1:{port_of_another_protocol}", SETTINGS) as client, refused:
@@ -107,7 +107,7 @@ def test_what_speaks_another_protocol_is_reported_in_the_error_alone(port_of_ano
     assert [record.message for record in caplog.records if "penstock" in record.name] == []
 
 
-def test_something_else_at_the_address_is_said_to_be_that(silent_port):
+def test_another_service_at_the_address_is_identified_in_the_error(silent_port):
     refused = pytest.raises(ConnectionError, match="the server at this address is not a controller")
     with penstock.connect(f"tcp://127.0.0.1:{silent_port}", SETTINGS) as client, refused:
         client.stream_exists("a/b")

@@ -23,7 +23,7 @@ NO_TWIN = {"Event", "EventBatch", "Opening", "ValueBatch", "ValueEvent", "connec
 FILES = {"ByteReader", "ByteWriter"}
 
 
-def test_what_is_committed_is_what_the_generator_makes():
+def test_committed_modules_equal_the_generated_ones():
     """A change of an async class requires a run of the generator; its output may not be edited."""
     made = generate()
     for name, text in made.items():
@@ -47,7 +47,7 @@ def public(kind: type) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", sorted(set(aio.__all__) - NO_TWIN))
-def test_a_blocking_class_has_what_the_async_one_has(name):
+def test_a_blocking_class_has_all_members_of_the_async_one(name):
     """Each public member, with the same parameters: what is for the client's own parts alone is not public."""
     omitted = {"abandon", "is_open", "is_closed", "current_end"} if name in FILES else set()
     ours, theirs = public(getattr(sync, name)), public(getattr(aio, name))
@@ -158,7 +158,7 @@ def test_bodies_come_from_the_table():
         ("f: int", "no '#:' comment"),
     ],
 )
-def test_what_has_no_blocking_form_is_refused(method, complaint):
+def test_a_member_without_blocking_form_is_refused(method, complaint):
     """A method that would be wrong, untyped or without words for its caller is not generated silently."""
     text = f'from penstock.client.groups.reader import Reader\n\nclass Thing:\n    """A thing."""\n\n    {method}\n'
     if complaint is None:

@@ -55,7 +55,7 @@ def test_it_is_taken_when_the_last_awaited_reader_has_stored_its_positions():
     assert rgs.checkpoint_cuts(beat(state, "a", 30)) == rgs.checkpoint_cuts(state)
 
 
-def test_two_that_begin_one_at_once_begin_one_and_a_late_one_begins_none():
+def test_concurrent_starts_of_a_checkpoint_start_one_and_a_late_start_none():
     state = rgs.begin_checkpoint(with_readers("a", "b"), 1)
     assert rgs.begin_checkpoint(state, 1) == state
     assert rgs.begin_checkpoint(state, 2) == state
@@ -64,7 +64,7 @@ def test_two_that_begin_one_at_once_begin_one_and_a_late_one_begins_none():
     assert rgs.begin_checkpoint(state, 2).checkpoint.awaited == ["a", "b"]
 
 
-def test_a_reader_that_dies_is_awaited_no_more_and_one_that_is_started_again_is():
+def test_a_checkpoint_stops_waiting_for_a_dead_reader_and_waits_for_a_restarted_one():
     state = beat(rgs.begin_checkpoint(with_readers("a", "b"), 1), "a", 10)
     again = rgs.join(state, "b", "b2")
     assert again.checkpoint.awaited == ["b"]
@@ -75,7 +75,7 @@ def test_a_reader_that_dies_is_awaited_no_more_and_one_that_is_started_again_is(
     assert rgs.checkpoint_cuts(rgs.leave(rgs.begin_checkpoint(dead, 2), "a", handed_out={}))["s/t"].positions[0] == 10
 
 
-def test_the_last_reader_that_leaves_in_good_order_takes_one():
+def test_the_last_reader_to_leave_takes_a_checkpoint():
     state = with_readers("a")
     held = {one: HeldSegment(7, each.turn) for one, each in state.readers["a"].segments.items()}
     left = rgs.leave(state, "a", held)
@@ -84,7 +84,7 @@ def test_the_last_reader_that_leaves_in_good_order_takes_one():
     assert not rgs.checkpoint_cuts(rgs.leave(state, "a", held, handed_out={}))
 
 
-def test_a_reset_forgets_what_was_taken_and_what_is_open():
+def test_a_reset_discards_finished_and_open_checkpoints():
     state = beat(rgs.begin_checkpoint(with_readers("a"), 1), "a", 10)
     for before in (state, rgs.begin_checkpoint(state, 2)):
         after = rgs.reset(before, {A: 0, B: 0}, "once")
@@ -167,7 +167,7 @@ async def until(group, condition):
     return found
 
 
-async def test_one_of_the_readers_takes_it_and_the_group_may_be_set_back_to_it(server, stream):
+async def test_one_reader_takes_the_checkpoint_and_the_group_can_be_reset_to_it(server, stream):
     """Also while the application does not come back; the other reader has nothing to read, and is awaited too."""
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
@@ -185,7 +185,7 @@ async def test_one_of_the_readers_takes_it_and_the_group_may_be_set_back_to_it(s
             assert event.data == b"2"
 
 
-async def test_what_a_group_holds_goes_no_further_than_its_last_checkpoint(server, stream):
+async def test_a_group_releases_data_only_up_to_its_last_checkpoint(server, stream):
     """Stored positions alone release nothing while checkpoints are far apart; a shorter interval does."""
     seldom = replace(FAST, reader_group_checkpoint_interval_s=1000.0)
     async with Client(server.uri, seldom) as client:
@@ -206,7 +206,7 @@ async def test_what_a_group_holds_goes_no_further_than_its_last_checkpoint(serve
             await until(group, lambda found: found.acknowledged[stream].positions == {0: 5 * EVENT_BYTES})
 
 
-async def test_without_checkpoints_what_is_stored_is_released(server, stream):
+async def test_without_checkpoints_data_up_to_stored_positions_is_released(server, stream):
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
         make = client.reader_group("audit", [stream], retention="automatic", checkpoint_interval_s=0)
@@ -221,7 +221,7 @@ async def test_without_checkpoints_what_is_stored_is_released(server, stream):
             assert (found.checkpoint_interval_s, found.checkpoint) == (0.0, {})
 
 
-async def test_what_javas_readers_go_by_is_read_and_kept(server, stream):
+async def test_fields_for_java_readers_are_read_and_preserved(server, stream):
     """A group that another client registered keeps its settings when its streams change; "none" is none."""
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
@@ -246,7 +246,7 @@ async def test_what_javas_readers_go_by_is_read_and_kept(server, stream):
 
 
 @pytest.mark.parametrize("interval_s", [-1.0, 0.0001, 1e10, float("nan")])
-async def test_an_interval_that_is_none_is_refused_before_anything_is_made(server, stream, interval_s):
+async def test_an_invalid_interval_is_refused_before_any_change(server, stream, interval_s):
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
         scope, _, _ = stream.partition("/")

@@ -111,7 +111,7 @@ async def test_a_poll_of_an_unchanged_record_does_not_read_it(cluster, stack, mo
 
 
 @pytest.mark.parametrize("dead", [[0], [WATCHER_COUNT + 1], list(range(WATCHER_COUNT)), list(range(1, 6))])
-async def test_dead_readers_are_found_by_any_reader_that_monitors_them(cluster, stack, dead, caplog):
+async def test_any_monitoring_reader_detects_dead_readers(cluster, stack, dead, caplog):
     """One of the first, one of the rest, all that watch the rest, and all but the first."""
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, readers = await balanced_group(stack, client, 6)
@@ -175,7 +175,7 @@ async def test_readers_of_one_client_join_in_few_writes_of_the_record(cluster, s
     await until(lambda: all(len(reader.segments) == 1 for reader in readers))
 
 
-async def test_a_cancelled_change_does_not_take_others_with_it(cluster, stack, monkeypatch):
+async def test_a_cancelled_change_does_not_cancel_others(cluster, stack, monkeypatch):
     """The one that writes for all is cancelled while it waits for the reply."""
     client = await stack.enter_async_context(cluster.client(**FAST))
     await client.create_stream(STREAM)
@@ -214,7 +214,7 @@ async def test_entries_of_absent_readers_are_swept(cluster, stack):
     assert {key for key in entries if key.startswith(b"alive/")} == keys
 
 
-async def test_a_reader_that_leaves_takes_its_entry_with_it(cluster, stack):
+async def test_a_leaving_reader_removes_its_entry(cluster, stack):
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, readers = await balanced_group(stack, client, 2)
     entries = entries_of(cluster, group)

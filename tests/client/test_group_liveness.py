@@ -40,7 +40,7 @@ def test_a_reader_that_left_and_came_back_starts_anew():
 
 
 @given(st.lists(st.floats(0.01, 200.0), min_size=1, max_size=60))
-def test_silence_never_exceeds_what_was_observed(gaps):
+def test_silence_never_exceeds_the_observed_time(gaps):
     liveness = Liveness()
     now_s = observed_s = 0.0
     liveness.observe({"other": 1}, now_s, TIMEOUT_S)

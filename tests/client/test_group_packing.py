@@ -20,7 +20,7 @@ def test_a_record_survives_packing(length):
     assert unpack_record(parts) == record
 
 
-def test_a_small_record_is_stored_as_earlier_releases_store_it():
+def test_a_small_record_is_stored_in_the_format_of_earlier_releases():
     assert pack_record(b'{"version":3}') == [b'{"version":3}']
 
 

@@ -84,7 +84,7 @@ async def subscribes(client, group, stream):
     return answer in (Publication.TAKEN, Publication.REFUSED)
 
 
-async def test_automatic_group_publishes_what_is_stored_once_each_and_never_more(server, stream, published):
+async def test_automatic_group_publishes_each_stored_position_once(server, stream, published):
     """The event in hand is not stored as read: the cut lies before it. What has not changed is not said again."""
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
@@ -105,7 +105,7 @@ async def test_automatic_group_publishes_what_is_stored_once_each_and_never_more
             assert "idle" not in {name for name, _, _ in published}
 
 
-async def test_after_a_reset_to_earlier_events_nothing_goes_back(server, stream, published):
+async def test_a_reset_to_earlier_events_does_not_move_the_published_cut_back(server, stream, published):
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
         async with client.reader_group("audit", [stream], retention="automatic") as group, group.reader("r") as reader:
@@ -143,7 +143,7 @@ async def test_when_the_reader_that_publishes_dies_another_one_does(server, stre
                 await until(lambda: ("audit", cut_at(stream, 5 * EVENT_BYTES), Publication.TAKEN) in published)
 
 
-async def test_manual_group_publishes_what_is_acknowledged_and_nothing_by_itself(server, stream, published):
+async def test_manual_group_publishes_only_acknowledged_positions(server, stream, published):
     """Not beyond what is stored as read, not for what it does not read; what lies before is no news, and no error."""
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
@@ -217,7 +217,7 @@ async def test_retention_of_a_group_changes_with_its_subscription(server, stream
         assert answer is Publication.NO_SUBSCRIBER
 
 
-async def test_groups_of_all_clients_are_reported_with_what_each_holds(server, stream):
+async def test_groups_of_all_clients_are_reported_with_their_held_bytes(server, stream):
     """One that waits for its first stream reads none. What is only registered, as Java's are, is one of them."""
     scope, _, _ = stream.partition("/")
     async with Client(server.uri, SELDOM) as client:
@@ -260,7 +260,7 @@ async def test_groups_of_all_clients_are_reported_with_what_each_holds(server, s
             await client._controller_client.group_overview(scope, "missing")
 
 
-async def test_groups_of_rust_are_reported_too_and_tables_are_none(server, stream):
+async def test_groups_of_the_rust_client_are_reported_and_tables_are_not_groups(server, stream):
     """What such clients make is a table segment, without a word to the controller; tables have the same names."""
     scope, _, _ = stream.partition("/")
     async with Client(server.uri, FAST) as client:
@@ -282,7 +282,7 @@ async def test_groups_of_rust_are_reported_too_and_tables_are_none(server, strea
         assert [one.made_by async for one in client.group_overviews(scope)] == ["penstock", "rust"]
 
 
-async def test_group_that_has_read_to_its_end_holds_nothing_any_more(server, stream):
+async def test_a_finished_group_holds_no_data(server, stream):
     async with Client(server.uri, SELDOM) as client:
         await write(client, stream)
         name = stream.replace("orders", "audit")
@@ -294,7 +294,7 @@ async def test_group_that_has_read_to_its_end_holds_nothing_any_more(server, str
             assert not await subscribes(client, name, stream)
 
 
-async def test_a_change_that_was_overtaken_is_made_on_what_is_there_then(server, stream, published):
+async def test_an_overtaken_change_is_applied_to_the_current_record(server, stream, published):
     """The record of the acknowledging client is out of date: the newer one is published first."""
     async with Client(server.uri, FAST) as client:
         await write(client, stream)

@@ -95,7 +95,7 @@ async def test_event_of_a_removed_stream_is_not_handed_out_any_more(cluster):
                 await group.remove_streams([other])
 
 
-async def test_change_of_streams_whose_reply_is_lost_is_made_once(cluster):
+async def test_a_change_of_streams_with_a_lost_reply_is_made_once(cluster):
     async with cluster.client(**FAST) as client:
         await fill(client, A)
         await fill(client, B)
@@ -152,7 +152,7 @@ async def test_changes_of_streams_at_the_same_time_are_all_made(cluster):
             assert await drain(reader) == events(A, 0)
 
 
-async def test_reset_during_a_change_of_streams_sets_all_of_them_back(cluster, monkeypatch):
+async def test_a_reset_during_a_change_of_streams_resets_all_streams(cluster, monkeypatch):
     """The cuts were resolved for the previous streams: they are resolved again."""
     async with cluster.client(**FAST) as client:
         await fill(client, A)
@@ -192,7 +192,7 @@ async def test_group_is_opened_without_its_streams_if_it_exists(cluster):
 # -- patterns ---------------------------------------------------------------------------------------------------
 
 
-async def test_pattern_finds_streams_that_come_later_and_reads_them_from_their_beginning(cluster):
+async def test_streams_created_later_that_match_the_pattern_are_read_from_their_beginning(cluster):
     """Also with a start at the tail: that is of what there was. Those deleted are left; others continue."""
     async with cluster.client(**FAST) as client:
         await fill(client, "retail/orders-1")
@@ -237,7 +237,7 @@ async def test_stream_that_is_listed_but_not_there_yet_is_found_later(cluster, m
             assert await drain(reader, 10) == events("retail/orders-2", *range(10))
 
 
-async def test_group_with_a_pattern_that_finds_nothing_yet_waits_for_the_first_stream():
+async def test_a_group_whose_pattern_matches_no_stream_waits_for_the_first_one():
     """It reads nothing, is not finished, and can be opened again; the first stream is read from its beginning."""
     async with served() as client:
         await fill(client, A)
@@ -262,7 +262,7 @@ async def test_group_with_a_pattern_that_finds_nothing_yet_waits_for_the_first_s
 
 @pytest.mark.parametrize("retention", ["manual", "automatic"])
 @pytest.mark.parametrize("is_changed", [False, True])
-async def test_group_that_holds_data_and_waits_subscribes_to_what_it_finds(retention, is_changed):
+async def test_a_waiting_subscriber_group_subscribes_to_the_streams_that_it_finds(retention, is_changed):
     """It cannot before; the record remembers that it is to, also if that was said later."""
     async with served() as client:
         await client.create_scope("retail")
@@ -284,7 +284,7 @@ async def test_group_that_holds_data_and_waits_subscribes_to_what_it_finds(reten
             )
 
 
-async def test_group_by_a_pattern_that_cannot_be_made_leaves_nothing(cluster):
+async def test_a_failed_creation_of_a_pattern_group_leaves_nothing(cluster):
     async with cluster.client(**FAST) as client:
         await fill(client, A)
         with pytest.raises(NoSuchScopeError):
@@ -294,7 +294,7 @@ async def test_group_by_a_pattern_that_cannot_be_made_leaves_nothing(cluster):
         assert not cluster.controller.groups
 
 
-async def test_group_whose_only_pattern_is_taken_away_keeps_it(cluster):
+async def test_the_only_pattern_of_a_group_cannot_be_removed(cluster):
     """Nothing would be left to read: that is refused before anything is changed."""
     async with cluster.client(**FAST) as client:
         await fill(client, "retail/orders-1")
@@ -306,7 +306,7 @@ async def test_group_whose_only_pattern_is_taken_away_keeps_it(cluster):
 
 @pytest.mark.parametrize("is_ended", [False, True])
 @pytest.mark.parametrize("is_looked_at_between", [False, True])
-async def test_stream_that_is_made_again_between_two_looks_is_read_anew(is_ended, is_looked_at_between):
+async def test_a_stream_recreated_between_two_polls_is_read_from_its_beginning(is_ended, is_looked_at_between):
     """Same name, other segments: all its events are read, whether the old stream was read to its end or not.
 
     The group does not scan while the stream is deleted, unless it has a reader by then.
@@ -335,7 +335,7 @@ async def test_stream_that_is_made_again_between_two_looks_is_read_anew(is_ended
                 assert await drain(reader) == events("retail/orders-2", 3, 4), "another stream lost its place"
 
 
-async def test_stream_that_is_truncated_as_far_as_a_group_knows_it_is_no_other_one():
+async def test_a_stream_truncated_to_the_known_end_is_still_the_same_stream():
     """All segments that the group knows are gone, though the stream is the same: nothing begins anew."""
     stream = "retail/orders-1"
     async with served() as client:
@@ -362,7 +362,7 @@ async def remake(client, stream, start):
     await fill(client, stream, 5, start=start)
 
 
-async def test_pattern_is_added_and_removed_with_what_it_has_found(cluster):
+async def test_a_pattern_is_added_and_removed_with_its_streams(cluster):
     async with cluster.client(**FAST) as client:
         for name in (A, "retail/orders-1", "retail/orders-2"):
             await fill(client, name, 3)
@@ -382,7 +382,7 @@ async def test_pattern_is_added_and_removed_with_what_it_has_found(cluster):
 
 
 @pytest.mark.parametrize("segments", [1, 3])
-async def test_group_ends_at_its_set_end_whatever_follows(cluster, segments):
+async def test_a_group_ends_at_its_end_cut_when_more_events_follow(cluster, segments):
     async with cluster.client(**FAST) as client:
         await fill(client, A, 10, segments)
         async with client.reader_group("audit", [A], until="latest") as group, group.reader("r") as reader:
@@ -486,7 +486,7 @@ async def now_between_writes():
     return now
 
 
-async def test_time_leads_to_a_cut_between_what_was_before_and_what_is_after():
+async def test_a_time_gives_the_cut_between_earlier_and_later_events():
     """In a segment with an index, in one that got nothing since, and in one with nothing yet."""
     async with served() as client:
         moments = [await now_between_writes()]
@@ -540,7 +540,7 @@ async def test_time_in_a_segment_without_an_index_leads_to_its_beginning_or_its_
         assert await client.cut_at_time(A, await now_between_writes()) == await client.tail(A)
 
 
-async def test_time_that_is_none_or_still_to_come_is_refused():
+async def test_an_invalid_or_future_time_is_refused():
     async with served() as client:
         await fill(client, A, 1)
         for bad, text in (

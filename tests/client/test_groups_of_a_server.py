@@ -64,7 +64,7 @@ async def test_controller_keeps_the_scope_of_a_group_and_deletes_its_table(serve
             await client.delete_reader_group("audit", scope=scope)
 
 
-async def test_scope_is_deleted_with_all_that_is_in_it_if_that_is_said(server, scope):
+async def test_a_recursive_deletion_removes_a_scope_with_its_contents(server, scope):
     """Streams, sealed or not, groups and tables, but not a scope with the same prefix. A missing one is an error."""
     async with Client(server.uri, FAST) as client:
         await write(client, f"{scope}/orders", range(3))
@@ -85,7 +85,7 @@ async def test_scope_is_deleted_with_all_that_is_in_it_if_that_is_said(server, s
         assert [name async for name in client.reader_groups(scope)] == []
 
 
-async def test_group_of_a_recreated_scope_begins_anew(server, scope):
+async def test_a_group_of_a_recreated_scope_starts_from_the_beginning(server, scope):
     async with Client(server.uri, FAST) as client:
         stream = f"{scope}-data/orders"
         await write(client, stream, range(5))
@@ -97,7 +97,7 @@ async def test_group_of_a_recreated_scope_begins_anew(server, scope):
             await client.delete_scope(scope)
 
 
-def test_blocking_reader_leaves_what_failed_unread_however_it_ends(server, scope):
+def test_a_blocking_reader_leaves_the_failed_event_unread_however_it_ends(server, scope):
     stream = f"{scope}/orders"
     with penstock.connect(server.uri, settings=FAST) as client:
         client.create_stream(stream)

@@ -92,7 +92,7 @@ async def test_close_twice_is_fine_at_once_and_one_after_the_other():
     assert never_opened.is_closed
 
 
-async def test_an_owner_closes_what_was_opened_from_it_first():
+async def test_an_owner_closes_its_children_first():
     told: list[str] = []
     owner = Part("client", told).open()
     gone = Part("gone", told).open(owner)
@@ -117,7 +117,7 @@ async def test_the_owner_is_closed_and_raises_when_a_part_of_it_cannot_be():
     assert told[-2:] == ["release client", "settle client, 0 left"]
 
 
-async def test_closing_ends_within_its_limit_and_says_what_is_not_done():
+async def test_closing_ends_within_its_limit_and_reports_unfinished_parts():
     told: list[str] = []
     owner = Part("client", told).open()
     stuck = Part("writer", told).open(owner)
@@ -160,7 +160,7 @@ async def test_abandoning_ends_a_closing_that_hangs(steps):
 
 
 @pytest.mark.parametrize("steps", range(1, 8))
-def test_a_loop_that_ends_in_the_midst_of_a_closing_leaves_nothing_unanswered(steps):
+def test_a_loop_that_ends_during_close_settles_all_waiters(steps):
     """`asyncio.run` cancels every task, also those that close: everything is settled all the same."""
     told: list[str] = []
 
@@ -192,7 +192,7 @@ async def test_an_error_in_the_block_is_the_one_that_is_raised():
     assert part.is_closed
 
 
-async def test_a_cancelled_block_is_left_without_waiting_and_is_closed_behind_it():
+async def test_a_cancelled_block_ends_at_once_and_closes_in_the_background():
     part = Part("writer")
 
     async def use() -> None:
@@ -213,7 +213,7 @@ async def test_a_cancelled_block_is_left_without_waiting_and_is_closed_behind_it
     assert part.pending == 0
 
 
-async def test_what_an_abandoned_one_leaves_undone_is_said(caplog):
+async def test_unfinished_work_of_an_abandoned_object_is_logged(caplog):
     part = Part("writer").open()
     part.work()
     await part.abandon()
@@ -233,7 +233,7 @@ async def test_an_error_that_nobody_waited_for_is_logged(caplog):
     assert "closing the writer failed, after the caller stopped waiting: cannot flush" in caplog.text
 
 
-async def test_what_is_dropped_open_is_said(caplog):
+async def test_an_object_dropped_while_open_is_logged(caplog):
     parts = [Part("writer").open()]
     parts[0].work()
     gone = weakref.ref(parts[0])
@@ -243,7 +243,7 @@ async def test_what_is_dropped_open_is_said(caplog):
     assert "a writer was dropped without being closed: 1 of writer are not done" in caplog.text
 
 
-async def test_what_is_open_when_the_program_ends_is_said_with_its_counts(caplog):
+async def test_objects_open_at_exit_are_logged_with_their_counts(caplog):
     owner = Part("client").open()
     Part("writer").open(owner).work()
     owner._on_exit()

@@ -64,7 +64,7 @@ async def test_the_wire_gives_the_answers_of_the_store(served: tuple[SegmentStor
         assert caught.value.start_offset == 1500
 
 
-async def test_an_older_server_is_not_asked_what_it_does_not_know(
+async def test_an_older_server_gets_no_unknown_requests(
     served: tuple[SegmentStore, WireSegments], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Java clients do the same: the segment's length represents the border."""

@@ -61,7 +61,7 @@ def test_iteration_takes_one_item_at_a_time(portal):
     assert list(items) == [1, 2]
 
 
-def test_iteration_continues_after_an_error_if_what_is_iterated_over_does(portal):
+def test_iteration_continues_after_an_error_of_one_item_if_the_source_does(portal):
     """A generator would be at its end, and the loop over it, without a word."""
 
     class Flaky:

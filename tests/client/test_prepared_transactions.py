@@ -101,7 +101,7 @@ async def test_detached_transaction_is_prepared_by_its_id_from_another_client(se
             await driver.prepare_transaction(stream, held.id)
 
 
-async def test_prepared_transaction_is_not_gone_on_with(server, stream):
+async def test_a_prepared_transaction_cannot_be_resumed(server, stream):
     """Otherwise a client that resumes it and fails to write would abort it by closing it undecided."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
@@ -191,7 +191,7 @@ async def test_preparation_without_an_answer_is_repeated_or_undone(server, strea
         assert await contents(client, stream) == [b"0"]
 
 
-async def test_what_was_aborted_or_never_was_cannot_be_prepared_or_decided(server, stream):
+async def test_aborted_and_unknown_transactions_cannot_be_prepared_or_decided(server, stream):
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
         transaction = await client.begin_transaction(stream)

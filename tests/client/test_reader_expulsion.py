@@ -124,7 +124,7 @@ async def test_a_position_interval_above_the_timeout_of_the_group_expels_no_read
 
 
 @pytest.mark.parametrize("positions", ["manual", "automatic"])
-async def test_commit_of_a_reader_that_lost_its_segment_raises_once(cluster, positions):
+async def test_a_commit_after_the_loss_of_a_segment_raises_once(cluster, positions):
     async with cluster.client(**{**FAST, "position_interval_s": 5.0, "reader_timeout_s": 30.0}) as client:
         await fill(client, 10)
         group = await client.reader_group("audit", [STREAM])

@@ -101,7 +101,7 @@ async def test_crashed_reader_continues_from_its_stored_positions(cluster):
     assert numbers(events) == list(range(9, 100))
 
 
-async def test_dead_reader_is_found_out_and_its_segments_go_to_others(cluster):
+async def test_segments_of_a_dead_reader_are_assigned_to_others(cluster):
     async with cluster.client(**FAST) as client:
         await fill(client, 100, segments=2)
         group = await client.reader_group("audit", ["retail/orders"])
@@ -230,7 +230,7 @@ async def test_start_at_tail_and_at_a_cut(cluster):
             assert await group.unread_bytes() == 0
 
 
-async def test_group_checks_what_it_gets(cluster):
+async def test_a_group_checks_its_arguments(cluster):
     async with cluster.client() as client:
         await fill(client, 1)
         await fill(client, 1, stream="retail/other")

@@ -94,7 +94,7 @@ def test_successor_waits_for_all_predecessors():
     assert state.waiting == {}
 
 
-def test_finishing_twice_changes_nothing():
+def test_finishing_a_segment_twice_has_no_effect():
     state = rgs.acquire(group(1, ["a"]), "a", 100)
     once = finish(state, "a", name(0), 10, {name(1, 1): [name(0)], name(2, 1): [name(0)]})
     assert finish(once, "a", name(0), 10, {name(1, 1): [name(0)], name(2, 1): [name(0)]}) == once
@@ -125,7 +125,7 @@ def test_leaving_frees_segments_at_the_positions_given():
 
 
 @pytest.mark.parametrize("step", [rgs.acquire, rgs.beat, rgs.release])
-def test_steps_of_an_unknown_reader_change_nothing(step):
+def test_steps_of_an_unknown_reader_have_no_effect(step):
     state = group(2)
     assert step(state, "ghost", 1 if step is rgs.acquire else {name(0): held(1)}) == state
     assert rgs.surplus(state, "ghost") == []
@@ -225,7 +225,7 @@ def test_balancing_ends_fair(segment_count, readers):
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_balancing_moves_no_more_segments_than_it_must(data):
+def test_balancing_moves_the_minimum_of_segments(data):
     """Readers join and leave a group at rest. Each gives up what it saw that it has too many of, perhaps long ago.
 
     What moves from one reader to another is what the others have too many of by the fairest count, and not one more;
@@ -328,7 +328,7 @@ def test_a_group_with_patterns_is_never_finished():
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_no_history_of_streams_loses_or_doubles_one(data):
+def test_every_history_of_streams_assigns_each_segment_once(data):
     """Streams come and go while readers do: each that is read is at one place, with its end, and no other is."""
     streams = ["a", "b", "c", "d"]
     limits = {of(stream): 100 for stream in data.draw(st.sets(st.sampled_from(streams)))}
@@ -366,7 +366,7 @@ def test_no_history_of_streams_loses_or_doubles_one(data):
         assert GroupState.decode(state.encode()) == state
 
 
-def test_segments_are_exchanged_one_for_one_and_once():
+def test_segments_are_exchanged_once_and_one_for_one():
     positions = {segment_name("s", "a", number): 10 * number for number in range(6)}
     names = list(positions)
     state = rgs.acquire(rgs.join(rgs.create(positions, ["s/a"]), "r", "i"), "r", 3)

@@ -64,7 +64,7 @@ async def test_manual_positions_move_by_commit_alone(cluster):
             assert numbers(await take(reader, 1)) == [10]
 
 
-async def test_commit_refuses_what_was_not_handed_out_or_is_not_read_here(cluster):
+async def test_commit_refuses_unreturned_events_and_segments_of_other_readers(cluster):
     async with cluster.client(**FAST) as client:
         await fill(client)
         group = await client.reader_group("audit", [STREAM])
@@ -211,7 +211,7 @@ async def test_redelivered_events_say_how_often(cluster):
         assert [event.redelivery_count for event in events] == [3] * 4 + [0] * 16
 
 
-async def test_application_is_told_which_segments_come_and_go(cluster):
+async def test_application_gets_callbacks_for_acquired_and_released_segments(cluster):
     async with cluster.client(**FAST) as client:
         await fill(client, 0, segments=2)
         group = await client.reader_group("audit", [STREAM])

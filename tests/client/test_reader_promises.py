@@ -387,7 +387,7 @@ async def test_close_ends_in_its_time_while_the_store_is_away(cluster):
     "start",
     ["headd", 17, b"tail", ["retail/orders"], {"retail/order": "cut"}, {"retail/other": "other"}, {}, {STREAM: 5}],
 )
-async def test_start_that_is_none_is_refused_and_leaves_nothing(cluster, start):
+async def test_an_invalid_start_is_refused_and_leaves_nothing(cluster, start):
     async with cluster.client() as client:
         await fill(client, 3)
         await fill(client, 3, stream="retail/other")
@@ -422,7 +422,7 @@ async def test_scope_with_a_group_cannot_be_deleted(cluster):
         await client.delete_scope("groups")
 
 
-async def test_group_in_a_scope_that_is_missing_is_refused_and_leaves_nothing(cluster):
+async def test_a_group_in_a_missing_scope_is_refused_and_leaves_nothing(cluster):
     async with cluster.client() as client:
         await fill(client, 3)
         with pytest.raises(NoSuchScopeError):
@@ -430,7 +430,7 @@ async def test_group_in_a_scope_that_is_missing_is_refused_and_leaves_nothing(cl
         assert not cluster.store.segments.tables
 
 
-async def test_group_made_anew_begins_anew(cluster):
+async def test_a_recreated_group_starts_from_the_beginning(cluster):
     """Whichever client deleted the registration, and how: the new group does not use positions of the old one."""
     async with cluster.client(**FAST) as client:
         await fill(client, 10)

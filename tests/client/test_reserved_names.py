@@ -59,14 +59,14 @@ def test_internal_streams_are_not_listed_by_the_client(penstock_client: Client) 
         assert list(penstock_client.reader_groups("listing")) == ["audit"]
 
 
-def test_a_refused_change_says_what_does_not_fit(penstock_client: Client) -> None:
+def test_a_refused_change_names_the_violated_condition(penstock_client: Client) -> None:
     penstock_client.create_stream("refused/orders")
     with pytest.raises(MetadataConflictError, match="segment 7") as refused:
         penstock_client.truncate_stream(StreamCut("refused", "orders", {7: 0}))
     assert "another change" not in str(refused.value)
 
 
-async def test_a_name_that_only_the_controller_refuses_comes_with_the_reason() -> None:
+async def test_a_name_refused_by_the_controller_gives_its_reason() -> None:
     """A client that does not check names itself."""
     group = RegisteredGroup(str(uuid.UUID(int=1)), 0, {}, GroupRetention.NONE)
     with memory_server() as server:

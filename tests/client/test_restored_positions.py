@@ -53,7 +53,7 @@ async def test_a_read_beyond_the_end_is_refused_at_once(cluster):
             await segments.read(SEGMENT, 7 * EVENT_LENGTH, 100, wait=True)
 
 
-async def test_who_reads_on_requests_no_end(cluster):
+async def test_reading_onward_requests_no_segment_end(cluster):
     """Only once, at the first position that is not the beginning; and once more on each new connection."""
     async with cluster.client(read_bytes=EVENT_LENGTH, read_ahead_block_count=1) as client:
         await write(client, *range(50))
@@ -68,7 +68,7 @@ async def test_who_reads_on_requests_no_end(cluster):
         assert cluster.store.received.count("GetStreamSegmentInfo") == 1
 
 
-async def test_ends_that_were_forgotten_are_requested_again(cluster, monkeypatch):
+async def test_evicted_ends_are_requested_again(cluster, monkeypatch):
     monkeypatch.setattr(known_ends, "SEGMENTS_MAX", 1)
     async with cluster.client() as client:
         segments = client._segment_client
@@ -82,7 +82,7 @@ async def test_ends_that_were_forgotten_are_requested_again(cluster, monkeypatch
                     await segments.read(name, 5, 10, wait=True)
 
 
-async def test_a_reader_that_waits_at_the_end_is_told_of_the_restore(cluster):
+async def test_a_reader_waiting_at_the_end_gets_an_error_after_a_restore(cluster):
     """Its request is repeated on a new connection; then the segment ends before it. More events change nothing."""
     async with cluster.client() as client:
         await write(client, *range(10))

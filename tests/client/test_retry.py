@@ -70,7 +70,7 @@ async def test_task_that_ends_by_a_bug_is_reported():
     assert isinstance(crashes[0].__cause__, KeyError)
 
 
-async def test_cancelled_and_finished_tasks_are_not_told():
+async def test_cancelled_and_finished_tasks_get_no_callback():
     crashes = []
     forever = start_watched(asyncio.sleep(1000), "sleeps", crashes.append)
     done = start_watched(asyncio.sleep(0), "done", crashes.append)

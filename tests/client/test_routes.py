@@ -56,7 +56,7 @@ def test_events_are_spread_by_their_keys_and_the_keys_are_found_again(data):
         assert list(find_keys()) == wanted
 
 
-def test_a_known_key_is_not_looked_for_again():
+def test_a_known_key_is_not_searched_again():
     find = Finder()
     routes = Routes(find, 10, 1 << 20)
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_a_known_key_is_not_looked_for_again():
 
 
 @pytest.mark.parametrize("bad", [7, ["1"]])
-def test_a_key_that_is_none_spreads_nothing_and_leaves_nothing_behind(bad):
+def test_an_invalid_key_writes_nothing_and_leaves_nothing(bad):
     """Neither among known keys, where it is met in the middle, nor among new ones."""
     routes = Routes(Finder(), 10, 1 << 20)
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_a_key_that_is_none_spreads_nothing_and_leaves_nothing_behind(bad):
         assert [list(its) for _, its, _ in routes.spread([b"z"], ("1",))] == [[b"z"]]
 
 
-def test_who_stops_in_the_middle_leaves_nothing_behind():
+def test_an_early_stop_leaves_nothing_behind():
     routes = Routes(Finder(), 10, 1 << 20)
     spreading = routes.spread([b"x", b"y"], ("1", "2"))
     next(spreading)

@@ -10,7 +10,7 @@ from penstock.model.names import segment_name
 STREAM = "retail/orders"
 
 
-async def test_segments_are_described_and_lead_to_those_that_follow(cluster):
+async def test_segments_are_described_with_their_successors(cluster):
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         async with client.event_writer(STREAM) as writer:

@@ -151,7 +151,7 @@ async def test_a_cancelled_write_is_never_stored_after_the_next(cluster):
         assert values[-1] == "next"
 
 
-async def test_what_is_never_answered_is_unknown_when_the_time_is_up(cluster):
+async def test_an_unanswered_request_has_an_unknown_outcome_at_its_deadline(cluster):
     async with cluster.client(retry_time_max_s=0.2) as client, await revisioned(client) as stream:
         cluster.store.faults["drop_before_append"] = 10_000
         with pytest.raises(OutcomeUnknownError):
@@ -160,7 +160,7 @@ async def test_what_is_never_answered_is_unknown_when_the_time_is_up(cluster):
         await stream.write("two")
 
 
-async def test_what_is_no_revisioned_stream_is_refused(cluster):
+async def test_a_stream_that_is_not_revisioned_is_refused(cluster):
     async with cluster.client() as client:
         with pytest.raises(NoSuchStreamError):
             await client.revisioned_stream("retail/none")
@@ -273,7 +273,7 @@ async def test_a_call_waits_for_its_turn_in_its_time(cluster):
         assert await state.fetch() == {}
 
 
-async def test_nothing_is_written_for_no_update_or_one_that_fails(cluster):
+async def test_an_empty_or_failed_update_writes_nothing(cluster):
     async with cluster.client() as client, await counters(client) as state:
         revision = state.revision
         assert await state.update(lambda value: []) == {}
@@ -287,7 +287,7 @@ async def test_nothing_is_written_for_no_update_or_one_that_fails(cluster):
         assert state.revision == revision
 
 
-async def test_nothing_to_be_done_is_decided_on_the_newest_state(cluster):
+async def test_an_update_without_change_is_decided_on_the_newest_state(cluster):
     """A copy that is behind said that there was nothing to sell."""
     async with cluster.client() as client:
         state = await counters(client)
@@ -312,7 +312,7 @@ async def test_whole_states_are_replaced_compared_and_set(cluster):
             await mine.post(["n", 1])
 
 
-async def test_compaction_lets_others_begin_with_the_whole_state_and_forgets_what_was_before_the_last_one(cluster):
+async def test_compaction_lets_new_clients_start_at_the_whole_state_and_truncates_before_the_last_one(cluster):
     async with cluster.client() as client:
         state, idle = await counters(client), await counters(client)
         for _ in range(5):
@@ -374,7 +374,7 @@ async def test_a_closed_state_refuses_and_is_closed_with_its_client(cluster):
 # -- watches ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_watch_tells_the_state_that_is_there_and_then_each_that_comes(cluster):
+async def test_a_watch_yields_the_current_state_and_each_later_one(cluster):
     """Written by others, by this client, and by another watch's owner; `value` follows."""
     async with cluster.client() as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
@@ -389,7 +389,7 @@ async def test_a_watch_tells_the_state_that_is_there_and_then_each_that_comes(cl
         assert (await anext(changes)).value == {"a": 2, "b": 2}
 
 
-async def test_a_watch_from_now_on_begins_with_the_first_state_that_comes(cluster):
+async def test_a_watch_from_now_yields_only_later_states(cluster):
     async with cluster.client() as client, await counters(client) as state:
         await state.update(lambda _: [["a", 1]])
         before = cluster.store.received.count("ReadSegment")
@@ -413,7 +413,7 @@ async def test_a_slow_watch_gets_only_the_newest_state(cluster):
                 await anext(changes)
 
 
-async def test_a_watch_that_is_behind_is_not_held_by_one_that_is_ahead(cluster):
+async def test_a_slow_watch_does_not_depend_on_a_fast_one(cluster):
     """All watches of a state wait with one request, for more than the one ahead has seen."""
     async with cluster.client() as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
@@ -433,7 +433,7 @@ async def test_a_watch_that_is_behind_is_not_held_by_one_that_is_ahead(cluster):
         assert cluster.store.received.count("ReadSegment") < 40
 
 
-async def test_a_cancelled_watch_loses_nothing_and_leaves_one_request_behind(cluster):
+async def test_a_cancelled_watch_loses_no_state_and_leaves_one_pending_request(cluster):
     async with cluster.client() as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         changes = state.watch()
@@ -462,7 +462,7 @@ async def test_a_watch_continues_after_an_outage(cluster):
         assert (await anext(changes)).value == {"a": 1}
 
 
-async def test_a_watch_ends_with_its_stream_and_is_told_when_its_state_is_closed(cluster):
+async def test_a_watch_ends_with_its_stream_and_raises_when_its_state_is_closed(cluster):
     async with cluster.client() as client:
         state = await counters(client)
         changes = state.watch()
@@ -483,7 +483,7 @@ async def test_a_watch_ends_with_its_stream_and_is_told_when_its_state_is_closed
         assert [change.value async for change in changes] == [{"a": 1}]
 
 
-async def test_a_watch_that_was_after_a_compaction_is_told_the_whole_state(cluster):
+async def test_a_watch_overtaken_by_a_compaction_yields_the_whole_state(cluster):
     async with cluster.client() as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         changes = state.watch()

@@ -141,7 +141,7 @@ async def greet_and_close_at_anything_else(reader: asyncio.StreamReader, writer:
 # What stores say.
 
 
-async def test_one_call_asks_every_store_for_everything(stores: Stores) -> None:
+async def test_one_call_requests_all_statistics_of_every_store(stores: Stores) -> None:
     one, other = await stores.add(0, 2), await stores.add(1, 3)
     mine, yours = segments_in(2, 1) + segments_in(3, 1)
     await fill(one, mine)
@@ -239,7 +239,7 @@ async def test_a_restarted_store_is_not_taken_for_the_one_before(stores: Stores)
 
 
 @pytest.mark.parametrize("talk", [greet_and_hang, greet_and_close_at_anything_else])
-async def test_a_store_that_does_not_say_takes_nothing_from_the_others(
+async def test_an_unresponsive_store_does_not_affect_the_statistics_of_others(
     stores: Stores, talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]
 ) -> None:
     """It hangs, or is Pravega's. It is named with its problem; containers without a report are listed as missing."""
@@ -261,7 +261,7 @@ async def test_a_store_that_does_not_say_takes_nothing_from_the_others(
         assert expected in problem
 
 
-async def test_what_was_known_of_a_store_that_does_not_say_any_more_is_not_repeated(stores: Stores) -> None:
+async def test_old_statistics_of_an_unresponsive_store_are_not_repeated(stores: Stores) -> None:
     """Old figures would pass for current ones. When the store is back, all figures are reported again."""
     store = await stores.add(0, 1, 2, 3)
     (segment,) = segments_in(1, 1)
@@ -431,7 +431,7 @@ def test_a_page_made_in_the_midst_of_a_look_makes_no_rate_twice_as_high() -> Non
     assert merged([answer("a:1", later)], first).segments[name].events_per_s == 10.0
 
 
-def test_what_a_store_has_forgotten_is_forgotten() -> None:
+def test_segments_that_a_store_no_longer_reports_are_removed() -> None:
     """Segments that are silent for long go there without a word: the count fits no more, and the age says who."""
     rows = [SegmentRow(f"s/t/{number}.#epoch.0", 1, 1, 1, 1, 1, float(number)) for number in range(4)]
     first = merged([answer("a:1", report(0, *rows, measured_s=4.0))], None)
@@ -440,14 +440,14 @@ def test_what_a_store_has_forgotten_is_forgotten() -> None:
     assert sorted(second.segments) == ["s/t/2.#epoch.0", "s/t/3.#epoch.0"]
 
 
-def test_a_container_that_leaves_between_two_pages_is_not_told_by_half() -> None:
+def test_a_container_that_moves_between_two_pages_is_not_reported_in_part() -> None:
     made = answer("a:1", report(0), report(1, SegmentRow("s/t/0.#epoch.0", 1, 1, 1, 1, 1, 1.0), is_complete=False))
     made.take(StoreReport(1, COUNT, 0, 0, 0, 0, None, {}, []), [1])
     statistics: ClusterStatistics = merged([made], None)
     assert (list(statistics.containers), dict(statistics.segments)) == ([0], {})
 
 
-def test_requests_to_buckets_have_rates_and_a_price_from_the_second_look_on() -> None:
+def test_requests_to_buckets_have_rates_and_a_price_from_the_second_sample_on() -> None:
     """A store whose process is another one begins again; buckets of unknown prices have rates alone."""
 
     def look(since: ClusterStatistics | None, measured_s: float, *rows: ObjectRow) -> dict[str, ObjectLoad]:

@@ -40,7 +40,7 @@ def test_a_stream_that_never_changed_has_one_epoch(penstock_client: Client) -> N
     assert (epoch, gone, new) == (history.epochs[0], [], list(history.epochs[0].segments))
 
 
-def test_each_scale_is_an_epoch_with_what_it_sealed_and_made(penstock_client: Client, stream: str) -> None:
+def test_each_scale_is_an_epoch_with_its_sealed_and_created_segments(penstock_client: Client, stream: str) -> None:
     """In order, by the keys that the segments take."""
     history = penstock_client.history(stream)
     assert ids(history) == [[FIRST], [LEFT, RIGHT], [WHOLE]]
@@ -66,7 +66,7 @@ def test_each_epoch_has_the_time_at_which_it_began(penstock_client: Client, stre
     ]  # fmt: skip
 
 
-def test_a_controller_without_the_call_is_asked_for_each_epoch(
+def test_history_from_a_controller_without_the_call_is_read_epoch_by_epoch(
     penstock_client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Pravega's: the same epochs, without times."""
@@ -116,7 +116,7 @@ def test_history_is_requested_in_parts_from_the_latest_back(penstock_client: Cli
     assert [(life.first_epoch, life.last_epoch) for life in latest.lives()] == [(1, 1), (1, 1), (2, 2)]
 
 
-def test_history_of_nothing_is_refused(penstock_client: Client, stream: str) -> None:
+def test_history_of_a_missing_stream_is_refused(penstock_client: Client, stream: str) -> None:
     """No epochs, epochs before the first one, and a stream that is not there."""
     for options in ({"epoch_count_max": 0}, {"before": 0}, {"before": -1}):
         with pytest.raises(InvalidArgumentError):

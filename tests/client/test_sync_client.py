@@ -177,7 +177,7 @@ def test_large_event_arrives(client, stream):
         assert [reader.read(20).data for _ in range(3)] == [b"before", large, b"after"]
 
 
-def test_transaction_is_seen_whole_or_not_at_all(client, stream):
+def test_a_transaction_is_read_completely_or_not_at_all(client, stream):
     client.create_stream(stream, scaling=penstock.Scaling.fixed(2))
     with client.begin_transaction(stream) as transaction:
         assert transaction.state() == "OPEN"
@@ -275,7 +275,7 @@ def group_is_at_tail_of_sealed(client, stream):
     return sum(cut.positions.values()) == 90
 
 
-def test_closed_client_says_so(uri):
+def test_a_closed_client_raises_an_error_that_says_so(uri):
     client = connect(uri)
     client.close()
     with pytest.raises(penstock.ClosedError, match="closed"):
@@ -307,7 +307,7 @@ def test_bad_controller_address_is_refused(bad):
     assert threading.active_count() < 50
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_exists():
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None
     assert sorted(penstock.__all__) == penstock.__all__ == dir(penstock)
@@ -365,7 +365,7 @@ def test_a_blocking_table_is_used_as_a_dict(client):
         prices["apple"]
 
 
-def test_a_watch_of_a_shared_state_follows_others_and_ends_with_a_word(client, uri, stream):
+def test_a_watch_of_a_shared_state_follows_other_clients_and_ends_with_an_error(client, uri, stream):
     """Changes by another thread arrive as they are made; a close ends the wait with an error."""
     client.create_stream(stream)
     state = client.shared_state(stream, initial=0, states=JsonSerializer())

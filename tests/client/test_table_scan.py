@@ -93,7 +93,7 @@ async def test_no_more_than_one_page_of_each_partition_is_read_ahead():
 
 
 @pytest.mark.parametrize(("page_count", "expected"), [(0, 0), (1, 1), (2, 2), (9, 3)])
-async def test_what_is_read_ahead_of_all_partitions_is_bounded_in_bytes(page_count, expected):
+async def test_read_ahead_over_all_partitions_is_bounded_in_bytes(page_count, expected):
     """Three partitions, and room for so many pages: no more is under way, and the scan is complete all the same."""
     segments = SlowSegments(["a", "b", "c"], 300)
     pages = scan(segments, table_scan_ahead_bytes_max=max(page_count * PAGE_BYTES, 1))
@@ -153,7 +153,7 @@ async def test_an_error_that_was_waited_for_is_reported_at_once():
 
 
 @pytest.mark.parametrize("ending", ["closed", "dropped", "cancelled"])
-async def test_a_scan_that_ends_in_the_middle_cancels_what_it_reads_ahead(ending):
+async def test_a_scan_that_ends_early_cancels_its_read_ahead(ending):
     segments = SlowSegments(["only"], 60)
     segments.held_from = key_of(20)
     pages = scan(segments)

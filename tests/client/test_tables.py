@@ -86,7 +86,7 @@ async def test_a_name_without_scope_is_refused(cluster):
 # -- keys and values --------------------------------------------------------------------------------------------
 
 
-async def test_what_is_put_is_got(cluster):
+async def test_a_stored_value_is_returned_by_get(cluster):
     async with cluster.client() as client, await opened(client, values=JsonSerializer()) as table:
         version = await table.put("apple", {"cents": 120})
         assert await table.get("apple") == {"cents": 120}
@@ -142,7 +142,7 @@ async def test_a_value_above_the_limit_is_refused_before_it_is_sent(cluster):
         assert cluster.store.received == []
 
 
-async def test_many_values_of_the_greatest_length_are_read_although_one_reply_could_not_hold_them(cluster):
+async def test_many_values_of_maximum_length_are_read_in_several_replies(cluster):
     async with cluster.client() as client, await opened(client, partition_count=1) as table:
         names = [f"k{number}" for number in range(17)]
         await table.put_many({name: bytes(1024 * 1024 - 8192) for name in names})
@@ -152,7 +152,7 @@ async def test_many_values_of_the_greatest_length_are_read_although_one_reply_co
 # -- conditions -------------------------------------------------------------------------------------------------
 
 
-async def test_conditions_hold_or_nothing_is_done(cluster):
+async def test_a_failed_condition_changes_nothing(cluster):
     async with cluster.client() as client, await opened(client) as table:
         first = await table.insert("apple", b"1")
         with pytest.raises(TableKeyVersionError):
@@ -173,7 +173,7 @@ async def test_conditions_hold_or_nothing_is_done(cluster):
             await table.put("apple", b"", version=-2)
 
 
-async def test_many_changes_as_one_are_all_made_or_none(cluster):
+async def test_a_batch_of_changes_is_atomic(cluster):
     async with cluster.client() as client:
         table = await opened(client, keys=TextPairKeys(), key_length=8, secondary_key_length=4)
         versions = await table.put_many({("cart", "a"): b"1", ("cart", "b"): b"2"}, as_one=True)
@@ -188,7 +188,7 @@ async def test_many_changes_as_one_are_all_made_or_none(cluster):
         assert await table.count() == 0
 
 
-async def test_what_is_in_several_partitions_cannot_be_changed_as_one(cluster):
+async def test_keys_of_several_partitions_cannot_be_changed_atomically(cluster):
     async with cluster.client() as client, await opened(client) as table:
         with pytest.raises(InvalidArgumentError, match="keys of one partition"):
             await table.put_many({f"k{number}": b"" for number in range(20)}, as_one=True)
@@ -220,7 +220,7 @@ async def test_a_put_on_a_version_is_sent_again_when_it_was_not_done(cluster):
         assert await table.entry("apple") == Entry("apple", b"2", newer)
 
 
-async def test_a_put_on_a_version_whose_reply_was_lost_is_neither_done_nor_refused(cluster):
+async def test_a_conditional_put_with_a_lost_reply_has_an_unknown_outcome(cluster):
     """It was done; sent again, it is refused. To call that a refusal would be a lie, and success a guess."""
     async with cluster.client() as client, await opened(client) as table:
         version = await table.insert("apple", b"1")
@@ -236,7 +236,7 @@ async def test_a_put_on_a_version_whose_reply_was_lost_is_neither_done_nor_refus
 
 
 @pytest.mark.parametrize("change", ["insert", "put", "remove"])
-async def test_what_names_no_version_is_sent_once(cluster, change):
+async def test_an_unconditional_change_is_sent_once(cluster, change):
     """A second copy could arrive after others have removed or replaced the key, and undo that."""
     async with cluster.client() as client, await opened(client) as table:
         cluster.store.faults["drop_before_table_put" if change != "remove" else "drop_after_table_remove"] = 1
@@ -247,7 +247,7 @@ async def test_what_names_no_version_is_sent_once(cluster, change):
         assert len(sent) == 1
 
 
-async def test_what_could_not_be_sent_is_sent_when_the_store_is_back(cluster):
+async def test_unsent_changes_are_sent_when_the_store_is_back(cluster):
     async with cluster.client() as client, await opened(client) as table:
         await table.put("apple", b"0")
         cluster.store.refuses = True
@@ -286,7 +286,7 @@ async def test_an_update_of_a_missing_key_needs_a_default(cluster):
             await table.update("visits", lambda value: value)
 
 
-async def test_what_is_popped_is_gone_and_goes_to_one(cluster):
+async def test_a_popped_value_is_removed_and_returned_to_one_caller(cluster):
     """Of many who pop at the same moment one gets the value, the others their default."""
     async with cluster.client() as client, await opened(client) as table:
         await table.put("apple", b"1")
@@ -355,7 +355,7 @@ async def test_a_scan_is_in_the_order_of_keys_across_partitions(cluster, partiti
         assert sum(pages) == 100
 
 
-async def test_a_scan_that_is_left_early_leaves_nothing_behind(cluster):
+async def test_a_scan_left_early_leaves_no_work_behind(cluster):
     async with cluster.client(table_page_entry_count=5) as client, await opened(client, 2) as table:
         await table.put_many({f"k{number:03}": b"" for number in range(100)})
         scan = table.scan_pages()
@@ -367,7 +367,7 @@ async def test_a_scan_that_is_left_early_leaves_nothing_behind(cluster):
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("scan ")]
 
 
-async def test_a_scan_of_one_first_part_asks_one_partition(cluster):
+async def test_a_scan_of_one_first_part_reads_one_partition(cluster):
     async with cluster.client() as client:
         table = await opened(client, 4, TextPairKeys(), key_length=8, secondary_key_length=4)
         await table.put_many({(f"cart{first}", str(second)): b"" for first in range(5) for second in range(5)})
@@ -390,7 +390,7 @@ async def test_keys_at_the_ends_of_the_range_are_scanned(cluster):
 # -- watches ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_watch_tells_what_is_there_and_then_what_changes(cluster):
+async def test_a_watch_yields_existing_entries_and_then_changes(cluster):
     async with cluster.client(table_watch_interval_s=0.01) as client, await opened(client) as table:
         await table.put_many({"apple": b"1", "pear": b"2"})
         changes = table.watch()
@@ -427,7 +427,7 @@ async def test_a_watch_continues_after_an_outage(cluster):
         assert (await anext(changes)).entry.value == b"2"
 
 
-async def test_a_cancelled_look_of_a_watch_loses_nothing(cluster):
+async def test_a_cancelled_poll_of_a_watch_loses_no_change(cluster):
     async with cluster.client(table_watch_interval_s=0.01) as client, await opened(client, 1) as table:
         changes = table.watch()
         with pytest.raises(TimeoutError):
@@ -438,7 +438,7 @@ async def test_a_cancelled_look_of_a_watch_loses_nothing(cluster):
         assert seen == {f"k{number}" for number in range(5)}
 
 
-async def test_a_watch_remembers_no_more_keys_than_it_may(cluster):
+async def test_a_watch_remembers_a_bounded_number_of_keys(cluster):
     async with cluster.client(table_watch_key_count_max=3) as client, await opened(client) as table:
         await table.put_many({f"k{number}": b"" for number in range(4)})
         changes = table.watch()
@@ -483,6 +483,6 @@ async def test_a_call_without_keys_makes_no_request(cluster):
         assert cluster.store.received == []
 
 
-def test_a_table_whose_segments_are_not_as_many_as_its_partitions_is_refused():
+def test_a_table_with_a_wrong_number_of_segments_is_refused():
     with pytest.raises(InvalidArgumentError, match="2 partitions"):
         TableSegments(None, TABLE, TableConfig(8, 0, 2), [])  # type: ignore[arg-type]

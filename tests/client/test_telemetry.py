@@ -103,7 +103,7 @@ async def test_a_failed_flush_is_an_error_of_the_operation(penstock_server: Memo
     assert not span.status.is_ok
 
 
-def test_nothing_is_imported_unless_the_application_does() -> None:
+def test_opentelemetry_is_imported_only_if_the_application_imports_it() -> None:
     program = (
         "import sys; from penstock.client.common.telemetry import telemetry_of_process as made\n"
         "assert made() is None and 'opentelemetry' not in sys.modules\n"

@@ -45,7 +45,7 @@ def at(*offsets):
             for each in mark(0, *offsets).segments]  # fmt: skip
 
 
-def test_a_mark_is_passed_when_no_part_of_the_position_is_before_it():
+def test_a_mark_is_passed_when_the_whole_position_is_at_or_after_it():
     """Also exactly at it. Behind a scale the newer segment counts, whatever its offset is."""
     assert is_passed(at(5, 5), mark(1, 5, 5))
     assert is_passed(at(6, 5), mark(1, 5, 5))
@@ -57,7 +57,7 @@ def test_a_mark_is_passed_when_no_part_of_the_position_is_before_it():
     assert is_passed([], after)
 
 
-def test_a_mark_is_ahead_when_no_part_of_the_position_is_behind_it():
+def test_a_mark_is_ahead_when_the_whole_position_is_at_or_before_it():
     """What is neither passed nor ahead says nothing about what comes next."""
     assert is_ahead(at(4, 5), mark(1, 5, 5))
     assert is_ahead(at(0, 0), mark(1, 5, 5))
@@ -146,7 +146,7 @@ async def test_a_window_moves_with_the_position(stored):
     assert stored.controller.asked == [0]
 
 
-async def test_a_position_that_went_back_is_told_nothing_that_is_not_so(stored):
+async def test_a_position_that_moved_back_gets_no_wrong_bound(stored):
     """A group that was set back: what it had passed comes again."""
     await stored.put(*(mark(10 * number, 5 * number, 5 * number) for number in range(1, 6)))
     assert await stored.window(25, 25) == (50, None)
@@ -314,7 +314,7 @@ async def test_two_readers_have_one_window(uri, stream):
                 await asyncio.gather(one.read(0.05), other.read(0.05))
 
 
-async def test_where_a_writer_is_after_a_large_event_the_store_is_asked(uri, stream):
+async def test_the_position_after_a_large_event_is_requested_from_the_store(uri, stream):
     """The server does not say it then: the position is the segment's end, and nothing of the time lies after it."""
     async with Client(uri, FAST) as client:
         await client.create_stream(stream)

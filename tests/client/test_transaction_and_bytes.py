@@ -169,7 +169,7 @@ async def test_byte_writer_settles_an_unknown_outcome_by_looking(cluster, fault)
 
 
 @pytest.mark.parametrize("found", [b"other", b"mine!"])
-async def test_byte_writer_finds_another_one_after_a_lost_reply(cluster, found):
+async def test_a_byte_writer_detects_another_writer_after_a_lost_reply(cluster, found):
     # Also one that wrote the very same bytes: they are its own, not this writer's.
     async with cluster.client() as client:
         await client.create_stream("retail/bytes")
@@ -184,7 +184,7 @@ async def test_byte_writer_finds_another_one_after_a_lost_reply(cluster, found):
         await writer.close()
 
 
-async def test_sealed_byte_stream_is_read_to_its_end_and_takes_no_writer(cluster):
+async def test_a_sealed_byte_stream_is_readable_and_refuses_writers(cluster):
     """Its bytes stay readable. A writer gets the error of a sealed stream, not that of missing segments."""
     async with cluster.client() as client:
         await client.create_stream("retail/bytes")

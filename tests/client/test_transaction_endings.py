@@ -136,7 +136,7 @@ TRIED = {"write": "write to", "flush": "write to"}
 @pytest.mark.parametrize("is_blocking", [False, True], ids=["asyncio", "blocking"])
 @pytest.mark.parametrize("call", ["write", "flush", "commit", "abort", "resume"])
 @pytest.mark.parametrize("ending", ENDINGS)
-async def test_what_is_over_says_how_to_each_call(uri, monkeypatch, ending, call, is_blocking):
+async def test_each_call_on_an_ended_transaction_names_how_it_ended(uri, monkeypatch, ending, call, is_blocking):
     """Every call raises the same kind of error, which names the call, the transaction and its stream."""
     end, kind, words, fine = ENDINGS[ending]
     stream = f"endings/s{next(_names)}"
@@ -174,7 +174,7 @@ async def test_what_is_over_says_how_to_each_call(uri, monkeypatch, ending, call
             await done(client.abandon())
 
 
-async def test_kinds_of_endings_are_kinds_of_what_callers_know():
+async def test_errors_of_endings_are_subclasses_of_transaction_error():
     """Handlers of sealed and missing streams and of aborted transactions catch these errors, too."""
     assert issubclass(TransactionStreamSealedError, (StreamSealedError, TransactionAbortedError))
     assert issubclass(TransactionStreamDeletedError, (NoSuchStreamError, TransactionError))
@@ -220,7 +220,7 @@ async def test_a_controller_that_is_not_penstocks_tells_the_state_alone(uri, mon
         assert not isinstance(raised.value, TransactionExpiredError)
 
 
-async def test_a_lease_that_the_server_renews_no_more_says_so(uri):
+async def test_a_lease_that_the_server_no_longer_renews_raises(uri):
     """It is still open then, and can be committed until the lease has run out."""
     settings = ControllerSettings(transaction_lifetime_ms_max=100_000)
     with server_with(settings) as uri:

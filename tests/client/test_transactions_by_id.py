@@ -201,7 +201,7 @@ async def test_transaction_committed_elsewhere_closes_in_good_order(server, stre
         assert await contents(client, stream) == [b"one"]
 
 
-async def test_open_transactions_are_listed_with_what_is_known_of_each(server, stream):
+async def test_open_transactions_are_listed_with_their_properties(server, stream):
     """Age, lease or limit, size, and whether it is prepared; one that has ended is not among them."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream, scaling=penstock.Scaling.fixed(3))

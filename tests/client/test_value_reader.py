@@ -81,7 +81,7 @@ async def test_batch_ends_before_an_event_that_cannot_be_decoded(cluster):
             assert (await reader.read_batch(timeout_s=5)).values == [4]
 
 
-async def test_whatever_a_serializer_raises_is_reported_with_the_place(cluster):
+async def test_any_error_of_a_serializer_is_reported_with_the_position(cluster):
     class Picky(TextSerializer):
         def deserialize(self, data):
             return {"known": 1}[data.decode()]

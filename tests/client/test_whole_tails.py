@@ -71,13 +71,13 @@ async def test_a_whole_tail_has_as_much_of_each_segment_as_commits_continue(serv
         assert sum(await asyncio.gather(*tasks)) > 4
 
 
-async def test_a_tail_of_a_stream_that_is_not_there(server, stream):
+async def test_the_tail_of_a_missing_stream_is_refused(server, stream):
     async with Client(server.uri) as client:
         with pytest.raises(NoSuchStreamError):
             await client.tail(stream, whole_transactions=True)
 
 
-async def test_a_controller_without_whole_tails_is_asked_for_none(server, stream, monkeypatch):
+async def test_a_controller_without_transactional_tails_gets_no_such_call(server, stream, monkeypatch):
     """Pravega's: `whole_transactions=True` raises; a batch to the present end ends where segments do."""
 
     async def whole_tail(self, scope, stream):

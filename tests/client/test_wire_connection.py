@@ -84,7 +84,7 @@ async def test_versions_that_do_not_meet_are_refused(hello):
             pass
 
 
-async def test_server_that_says_nothing_is_given_up():
+async def test_a_silent_server_is_given_up():
     with pytest.raises(ConnectionLostError, match="connect_timeout_s"):
         async with connected(Script(b""), connect_timeout_s=0.05):
             pass
@@ -95,7 +95,7 @@ async def test_a_port_without_a_listener_is_reported():
         await open_connection("127.0.0.1", 1, settings=ConnectionSettings())
 
 
-async def test_replies_find_their_requests_in_any_order():
+async def test_replies_in_any_order_are_matched_to_their_requests():
     script = Script()
     async with connected(script) as connection:
         requests = [ask(connection) for _ in range(5)]
@@ -289,7 +289,7 @@ async def test_too_many_requests_are_refused():
         assert connection.request_count == 0
 
 
-async def test_closing_does_not_wait_for_a_server_that_takes_nothing():
+async def test_close_does_not_wait_for_a_server_that_reads_nothing():
     """The server hangs with the sockets full: unsent bytes are dropped, and closing does not wait for them."""
     script = Script()
     is_over = asyncio.Event()

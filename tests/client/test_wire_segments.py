@@ -68,7 +68,7 @@ async def test_segment_lives_and_dies(segments):
             await call
 
 
-async def test_waiting_read_gets_what_comes_and_the_end(segments):
+async def test_a_waiting_read_gets_new_bytes_and_the_end(segments):
     await segments.create_segment(NAME)
     read = asyncio.create_task(segments.read(NAME, 0, 100, wait=True))
     await asyncio.sleep(0.01)
@@ -150,7 +150,7 @@ async def test_change_is_repeated_when_the_host_was_wrong(cluster, segments):
     assert cluster.controller.uri_requests == 2
 
 
-async def test_store_that_stays_away_is_given_up_with_a_note(cluster):
+async def test_an_unavailable_store_is_given_up_with_a_log_line(cluster):
     cluster.store.refuses = True
     async with cluster.client(retry_time_max_s=0.1, connect_timeout_s=0.1) as client:
         with pytest.raises(ConnectionLostError) as caught:
@@ -158,7 +158,7 @@ async def test_store_that_stays_away_is_given_up_with_a_note(cluster):
     assert "retry_time_max_s" in caught.value.__notes__[0]
 
 
-async def test_closed_client_asks_nothing(cluster):
+async def test_a_closed_client_sends_no_requests(cluster):
     async with cluster.client(retry_time_max_s=0.05) as client:
         segments = client._segment_client
     with pytest.raises(ConnectionLostError, match="closed"):

@@ -200,7 +200,7 @@ async def test_tables_are_listed_in_pages(tables):
     assert (sorted(found), page.token) == (names, token)
 
 
-async def test_scope_goes_with_everything_in_it(service, tables, cluster):
+async def test_a_recursive_deletion_removes_everything_in_a_scope(service, tables, cluster):
     """S-018, API-6: plain deletion is refused for each kind of content; the recursive one removes all of them."""
     group = ReaderGroupConfig((GroupCut("scope", "a"), GroupCut("kept", "b")), retention=GroupRetention.MANUAL)
     await service.create_scope("kept")
@@ -229,7 +229,7 @@ async def test_scope_goes_with_everything_in_it(service, tables, cluster):
         await service.delete_scope_recursive("_system")
 
 
-async def test_scope_that_is_being_deleted_takes_nothing_new(service, tables, cluster):
+async def test_a_scope_in_deletion_refuses_creations(service, tables, cluster):
     """S-019, S-192: no streams, groups, tables and mark streams, and it cannot be created; a restart finishes it."""
     await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(1)))
     gate, began = asyncio.Event(), asyncio.Event()
@@ -264,7 +264,7 @@ async def test_scope_that_is_being_deleted_takes_nothing_new(service, tables, cl
         await other.current_segments("scope", "_MARKa")
 
 
-async def test_stream_that_comes_in_after_the_last_look_goes_with_its_scope(service, cluster):
+async def test_a_stream_created_after_the_last_listing_is_deleted_with_its_scope(service, cluster):
     """A creation that had begun before the scope was closed adds its stream while the scope's tables are dropped."""
     drop = cluster.store.delete_table
     late = ["late"]

@@ -17,7 +17,7 @@ def container_of_stream(stream):
     return container_of(segment_name("scope", stream, 0), 6)
 
 
-async def test_a_segment_is_where_its_container_is_to_run(service):
+async def test_a_segment_is_located_at_the_assigned_store_of_its_container(service):
     """S-241: an error before any store has reported its address, and for containers of such a store; else its address.
 
     This holds for callers of the controller, and for the controller itself. The segments need not exist.

@@ -46,7 +46,7 @@ async def started(cluster, settings=None):
 
 @pytest.mark.parametrize("limiting", ["controller", "client"])
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_reply_that_is_too_long_is_said_to_be_and_not_requested_again(cluster, name, limiting):
+async def test_a_too_long_reply_is_reported_and_not_requested_again(cluster, name, limiting):
     """Whichever end does not take it; a call with a short reply goes well meanwhile, on the same connection."""
     is_servers = limiting == "controller"
     settings = ControllerSettings(message_bytes_max=LIMIT) if is_servers else None
@@ -63,7 +63,7 @@ async def test_a_reply_that_is_too_long_is_said_to_be_and_not_requested_again(cl
             await client.close()
 
 
-async def test_clients_of_others_are_reported_with_a_code_after_which_they_do_not_ask_again(cluster):
+async def test_other_clients_get_a_status_code_that_they_do_not_retry(cluster):
     """OUT_OF_RANGE; see controller-api 4. The limit is said, and what would help."""
     async with (
         GrpcServer(await started(cluster, ControllerSettings(message_bytes_max=LIMIT)), "127.0.0.1", 0) as server,

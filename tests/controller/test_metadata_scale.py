@@ -106,7 +106,7 @@ async def test_what_operations_cost_does_not_grow_with_epochs():
             assert 0.8 * before <= value <= 1.2 * before, operation
 
 
-async def test_a_segment_that_is_never_split_makes_nothing_dear(cluster, small_records):
+async def test_a_never_split_segment_does_not_raise_the_cost_of_calls(cluster, small_records):
     """A cut of a segment of epoch 0 and of the newest one spans one epoch, however many lie between their creations."""
     service, store = await counted(cluster)
     await service.create_scope("scope")
@@ -165,7 +165,7 @@ async def test_ranges_over_many_chunks_are_exact(cluster, service, small_records
     assert truncation.size_till_bytes == sum(10 + epoch for epoch in range(20))
 
 
-async def test_a_truncation_that_was_cut_off_deletes_all_that_lies_before(cluster, service, small_records, monkeypatch):
+async def test_an_interrupted_truncation_deletes_all_earlier_segments(cluster, service, small_records, monkeypatch):
     """S-110: no record lists what must be deleted; the next controller, and the next truncation, find it."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     await scaled_often(service, cluster, 12, keep={0})
@@ -242,7 +242,7 @@ async def test_the_epoch_at_a_time_is_found_by_the_index(cluster, small_records,
     assert [segment.id for segment in segments] == [0]
 
 
-async def test_a_stream_without_an_index_is_searched_and_gets_one(cluster, service, small_records):
+async def test_a_stream_without_an_index_is_searched_and_indexed(cluster, service, small_records):
     """An early release kept no index: the epochs are read instead, and missing entries of leaf and root are added."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     tables = await tables_of(service)

@@ -183,7 +183,7 @@ async def test_a_commit_of_a_live_peer_is_not_finished_by_another(pair, cluster)
 
 
 @CHANGES
-async def test_work_of_who_is_gone_is_finished_by_who_is_there(pair, cluster, change, held_call):
+async def test_work_of_a_dead_controller_is_finished_by_a_live_one(pair, cluster, change, held_call):
     """S-214, S-217: no controller starts and no call comes; the survivor learns of the end and finishes the work."""
     first, second, held = pair
     held.is_blocked, held.call_name = True, held_call
@@ -200,7 +200,7 @@ async def test_work_of_who_is_gone_is_finished_by_who_is_there(pair, cluster, ch
         assert len(await second.current_segments("scope", "stream")) == 3
 
 
-async def test_transactions_of_who_is_gone_are_looked_after_by_who_is_there(pair, cluster):
+async def test_transactions_of_a_dead_controller_are_managed_by_a_live_one(pair, cluster):
     """Open ones keep their lease, decided ones end; those of who is alive are left alone."""
     first, second, held = pair
     opened = (await first.transactions.create("scope", "stream", 30_000)).id
@@ -286,7 +286,7 @@ async def test_work_changes_hands_by_naming_the_owner_that_is_gone(cluster):
     assert (await announcement_of(first)).owner == "slow"
 
 
-async def test_who_is_taken_for_dead_begins_nothing_and_joins_again(pair, cluster):
+async def test_a_controller_declared_dead_begins_nothing_and_rejoins(pair, cluster):
     """S-222: its work passes to a survivor; under a new name it continues, and its calls are served."""
     first, second, held = pair
     name = first._context.host
@@ -309,7 +309,7 @@ async def test_who_is_taken_for_dead_begins_nothing_and_joins_again(pair, cluste
 
 
 @CHANGES
-async def test_a_call_whose_work_was_taken_over_is_to_be_asked_again(pair, cluster, change, held_call):
+async def test_a_call_with_taken_over_work_must_be_retried(pair, cluster, change, held_call):
     """Found by a seed: the answer was FAILURE, which clients treat as final, although the work was done."""
     first, _, held = pair
     held.is_blocked, held.call_name = True, held_call
@@ -359,7 +359,7 @@ async def test_an_announcement_without_a_reply_is_not_made_again_when_others_hav
     assert not claims.is_unfinished(STREAM)
 
 
-async def test_who_is_overtaken_before_it_reads_puts_no_old_configuration_in_the_place_of_a_later_one(pair, cluster):
+async def test_an_overtaken_controller_does_not_replace_a_later_configuration(pair, cluster):
     """It stalls after announcing an update; that one is done, and another one after it; then it resumes."""
     first, second, _ = pair
     stream_id = await first._catalog.stream_id("scope", "stream")
@@ -393,7 +393,7 @@ async def test_a_seal_that_was_taken_over_is_not_done_to_the_next_stream_of_the_
 
 
 @pytest.mark.parametrize("change", [_seal, _scale], ids=["seal", "scale"])
-async def test_who_is_overtaken_calls_no_segment_lost_that_was_deleted_since(pair, cluster, change, caplog):
+async def test_an_overtaken_controller_does_not_report_deleted_segments_as_lost(pair, cluster, change, caplog):
     """It stalls before it seals segments; the survivor seals them, and the stream is deleted. Then it resumes."""
     first, second, held = pair
     held.is_blocked, held.call_name = True, "seal_segment"
@@ -463,7 +463,7 @@ async def test_a_controller_alone_that_is_taken_for_dead_finishes_its_own_work(c
     assert alone.statistics().taken_over_count == 1
 
 
-async def test_a_coordinator_that_cannot_be_asked_is_asked_again(cluster, monkeypatch):
+async def test_requests_to_an_unavailable_coordinator_are_retried(cluster, monkeypatch):
     """It is unavailable for longer than all attempts: members that ended meanwhile are swept when it is back."""
     is_out = False
     changed = type(cluster.coordinator)._changed
@@ -491,7 +491,7 @@ async def test_a_coordinator_that_cannot_be_asked_is_asked_again(cluster, monkey
     assert await state_of(second) is StreamState.SEALED
 
 
-async def test_who_is_taken_for_dead_makes_and_deletes_no_scope(pair, cluster):
+async def test_a_controller_declared_dead_creates_and_deletes_no_scope(pair, cluster):
     """The request may be old; a scope has no announcement, so no other controller would notice."""
     first, second, _ = pair
     await second.create_scope("kept")
@@ -516,7 +516,7 @@ async def test_a_silent_coordinator_does_not_block_the_creation_of_scopes(pair, 
     await first.delete_scope("new")
 
 
-async def test_one_announcement_that_cannot_be_read_does_not_hide_the_others(cluster, caplog):
+async def test_an_unreadable_claim_does_not_hide_the_others(cluster, caplog):
     """It is reported, and retried until it is repaired."""
     first = await cluster.start(SETTINGS)
     await first.create_scope("scope")
@@ -547,7 +547,7 @@ async def test_one_name_created_at_two_controllers_at_once_is_one_stream(pair, c
     assert announced(cluster) == []
 
 
-async def test_a_start_asks_who_is_alive_before_it_takes_anything(cluster):
+async def test_a_start_reads_the_live_members_before_it_adopts_work(cluster):
     """S-215: work of the living and of the dead is announced; only that of the dead is taken over."""
     living = await cluster.start(SETTINGS)
     await living._context.begin(Subject(SubjectKind.STREAM, "scope", "of the living"), SealStream(), "gone")
@@ -562,7 +562,7 @@ async def test_a_start_asks_who_is_alive_before_it_takes_anything(cluster):
         await late._context.claims.claim(Subject(SubjectKind.STREAM, "scope", "of the living"))
 
 
-async def test_a_late_write_of_what_was_begun_before_is_no_reason_to_refuse_a_call(cluster, monkeypatch):
+async def test_a_late_write_of_earlier_work_does_not_refuse_a_call(cluster, monkeypatch):
     """A write that was given up lands while the next call finishes its work: what is there then is read again."""
     service = cluster.build(SETTINGS)
     await service.start()
@@ -583,7 +583,7 @@ async def test_a_late_write_of_what_was_begun_before_is_no_reason_to_refuse_a_ca
     await service.stop()
 
 
-async def test_a_controller_that_goes_during_a_search_is_searched_for_again(cluster, monkeypatch):
+async def test_work_of_a_controller_that_dies_during_a_search_is_found_by_the_next_search(cluster, monkeypatch):
     """The search may be past what it has left; also when a search fails in between."""
     service = cluster.build(SETTINGS)
     await service.start()

@@ -94,7 +94,7 @@ def data_of(cluster):
     return [bytes(cluster.store.segments[segment_name("scope", "stream", segment)].data) for segment in (0, 1)]
 
 
-async def test_prepared_transaction_takes_no_more_and_is_open_for_all_others(cluster, started):
+async def test_a_prepared_transaction_refuses_events_and_appears_open_to_other_clients(cluster, started):
     """Its segments are sealed; it reads as OPEN, and is committed with what it had."""
     transaction = await begin(cluster, started)
     prepared = await prepare(started, transaction)
@@ -120,7 +120,7 @@ async def test_prepared_transaction_is_aborted_by_its_id(cluster, started):
     assert not any(piece(transaction, segment) in cluster.store.segments for segment in (0, 1))
 
 
-async def test_lease_of_a_prepared_transaction_ends_nothing(cluster, started):
+async def test_the_lease_does_not_end_a_prepared_transaction(cluster, started):
     """Neither the timer that was armed before, nor that of a controller that has not heard of it, aborts it."""
     transaction = await begin(cluster, started)
     opened = (await (await tables_of(started)).transaction(transaction)).version
@@ -155,7 +155,7 @@ async def test_timer_of_a_prepared_transaction_is_that_of_its_limit(cluster, sta
     assert armed == [(opened, version, LIMIT_MS + started.settings.lease_slack_ms, record)]
 
 
-async def test_ping_of_a_prepared_transaction_changes_nothing(cluster, started):
+async def test_a_ping_has_no_effect_on_a_prepared_transaction(cluster, started):
     """A writer that keeps pinging gets OK, and the limit stays as it is."""
     transaction = await begin(cluster, started)
     await prepare(started, transaction)
@@ -169,7 +169,7 @@ async def test_ping_of_a_prepared_transaction_changes_nothing(cluster, started):
     assert await ping("scope", "stream", transaction, LEASE_MS) is PingResult.COMMITTED
 
 
-async def test_second_preparation_puts_the_limit_off_and_never_takes_of_it(cluster, started):
+async def test_a_second_preparation_only_extends_the_limit(cluster, started):
     """What comes twice, or late, does no harm; when it was prepared first stays on record."""
     transaction = await begin(cluster, started)
     first = await prepare(started, transaction)
@@ -190,7 +190,7 @@ async def test_limits_of_preparations_have_bounds(limit_ms, cluster, started):
     await cluster.store.append(piece(transaction, 0), b"more")
 
 
-async def test_preparation_of_what_is_decided_or_unknown_says_what_it_is(cluster, started):
+async def test_preparing_a_decided_or_unknown_transaction_returns_its_state(cluster, started):
     """And of a stream that there is not."""
     committed, aborted = await begin(cluster, started), await begin(cluster, started)
     await commit(started, committed)
@@ -204,7 +204,7 @@ async def test_preparation_of_what_is_decided_or_unknown_says_what_it_is(cluster
         await started.transactions.prepare("scope", "other", committed, LIMIT_MS)
 
 
-async def test_preparation_of_a_transaction_that_has_lost_a_segment_says_so(cluster, started):
+async def test_preparing_a_transaction_that_lost_a_segment_fails_with_the_reason(cluster, started):
     """It is as open as it was, and its lease will end it."""
     transaction = await begin(cluster, started)
     await cluster.store.delete_segment(piece(transaction, 1))
@@ -214,7 +214,7 @@ async def test_preparation_of_a_transaction_that_has_lost_a_segment_says_so(clus
 
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-async def test_decision_that_comes_before_the_preparation_is_written_stands(is_commit, cluster, started, monkeypatch):
+async def test_a_decision_before_the_preparation_is_written_is_kept(is_commit, cluster, started, monkeypatch):
     """The segments are sealed, or gone, already: the preparation finds out, and says what it is."""
     transaction = await begin(cluster, started)
     other = await cluster.start()
@@ -334,7 +334,7 @@ async def test_seal_that_another_controller_takes_over_spares_what_was_prepared_
     assert data_of(cluster) == [bytes(100) + b"kept"] * 2
 
 
-async def test_scope_that_is_deleted_with_all_it_holds_takes_prepared_transactions_with_it(cluster, started):
+async def test_a_recursive_deletion_aborts_prepared_transactions(cluster, started):
     """Where their events would go is gone with them; nothing is left."""
     transaction = await begin(cluster, started)
     await prepare(started, transaction)
@@ -444,7 +444,7 @@ async def test_calls_of_our_service_each_have_one_row():
     }
 
 
-async def test_conflict_of_a_preparation_is_to_be_asked_again():
+async def test_a_conflicting_preparation_must_be_retried():
     """As with decisions: it is no answer, and FAILED_PRECONDITION would be taken for one."""
 
     class Contended:

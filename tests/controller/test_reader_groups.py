@@ -437,7 +437,7 @@ def marks_of(wire):
     return [name for name in wire.cluster.store.segments if name.startswith("scope/_MARK")]
 
 
-async def test_mark_stream_comes_and_goes_with_its_stream(stub, wire):
+async def test_a_mark_stream_exists_as_long_as_its_stream(stub, wire):
     """Java's readers open it: one segment, made with its stream, there until that is gone; no marks of marks."""
 
     def ask(stream):
@@ -472,7 +472,7 @@ async def test_next_life_of_a_stream_has_another_segment_of_marks(stub, wire):
     assert sorted(marks_of(wire)) == ["scope/_MARKa/1.#epoch.0", "scope/_MARKb/0.#epoch.0"]
 
 
-async def test_segment_of_a_mark_stream_is_valid_as_long_as_its_stream_is_there(stub, wire):
+async def test_a_mark_segment_is_valid_as_long_as_its_stream_exists(stub, wire):
     """`isSegmentValid`: yes for the one that holds the marks, no for any other one; asking changes nothing."""
 
     async def is_valid(stream, segment=0):
@@ -505,7 +505,7 @@ async def test_a_mark_stream_cannot_be_created_on_its_own(stub, wire):
     assert await create("_MARKc") == pb.CreateStreamStatus.INVALID_STREAM_NAME
 
 
-async def test_a_mark_stream_of_an_earlier_release_stays_a_stream_of_its_own(stub, wire, monkeypatch):
+async def test_a_mark_stream_of_an_earlier_release_remains_a_separate_stream(stub, wire, monkeypatch):
     """Its segment is left to it when the stream that it is named after is deleted, and it is listed once."""
     monkeypatch.setattr("penstock.controller.service.check_new_stream_name", lambda name: name)
     config = StreamConfig(Scaling.fixed(1))
@@ -519,7 +519,7 @@ async def test_a_mark_stream_of_an_earlier_release_stays_a_stream_of_its_own(stu
     assert "scope/_MARKc/0.#epoch.0" in marks_of(wire)
 
 
-async def test_a_group_does_not_adopt_a_stream_that_was_not_made_for_it(stub, wire):
+async def test_a_group_does_not_adopt_a_stream_of_the_same_name(stub, wire):
     """Its deletion would delete that stream."""
     config = StreamConfig(Scaling.fixed(1))
     await wire.service.create_stream("scope", "_RGg", config)

@@ -313,7 +313,7 @@ def test_segments_between_cuts_and_their_size():
     assert at_once(is_equal_or_after(first, first))
 
 
-async def test_queries_cost_what_the_specification_says(cluster):
+async def test_queries_cost_the_specified_number_of_requests(cluster):
     """controller-internals 2, cost of operations: rows read by each query once the stream's id is known.
 
     The head is ours: its state is read along with truncation and first epoch, all in one request.

@@ -125,7 +125,7 @@ async def house(cluster):
     return make
 
 
-async def test_what_a_look_would_do_is_explained(house):
+async def test_the_effect_of_the_next_truncation_is_explained(house):
     """Every cycle of the tests below does what was explained right before; this covers the rest of an explanation."""
     one = await house(by_size(2, 25))
     await one.to(5, 5)
@@ -259,7 +259,7 @@ async def test_by_size_over_epochs_and_after_a_manual_truncation(house):
     assert await one.look() == {left: 150, right: 20}
 
 
-async def test_a_truncation_that_is_under_way_is_waited_for(house, monkeypatch):
+async def test_a_truncation_in_progress_is_awaited(house, monkeypatch):
     """S-126: a cycle waits for a truncation that is under way; the head is the later of the two."""
     one = await house(by_size(100))
     await one.to(50, 50)
@@ -382,7 +382,7 @@ async def test_a_subscriber_that_has_published_nothing_holds_the_head_up_to_the_
     assert await one.to(12, 12) == {0: 2, 1: 2}
 
 
-async def test_what_is_published_after_the_truncation_is_harmless(house):
+async def test_positions_published_after_the_truncation_have_no_effect_on_it(house):
     """Of a subscriber that comes late with an old cut. The stream never begins earlier again."""
     one = await house(by_size(2, 6))
     await one.to(2, 2)
@@ -442,7 +442,7 @@ async def test_a_stream_is_listed_while_it_has_a_policy(cluster, is_deleted):
     assert await listed() == []
 
 
-async def test_a_policy_that_comes_while_the_stream_is_taken_off_the_list_keeps_it_there(cluster, monkeypatch):
+async def test_a_policy_set_during_removal_from_the_list_keeps_the_stream_listed(cluster, monkeypatch):
     """The look has read that there is none; the entry that it takes back is another one by then."""
     service = await cluster.start(QUIET)
     await service.create_scope("scope")
@@ -460,7 +460,7 @@ async def test_a_policy_that_comes_while_the_stream_is_taken_off_the_list_keeps_
     assert [each.stream async for each in service._context.retained.all()] == ["a"]
 
 
-async def test_a_cut_whose_record_is_missing_is_passed_over(house):
+async def test_a_cut_without_a_record_is_skipped(house):
     """S-128: sizes are counted from an earlier one or from the head; forgetting cuts does not fail."""
     one = await house(by_size(10))
     await one.to(1, 1)
@@ -523,7 +523,7 @@ async def test_a_look_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_a
     raise AssertionError("a scan has no end")
 
 
-async def test_two_controllers_may_look_at_one_stream_at_once(cluster):
+async def test_two_controllers_may_process_one_stream_concurrently(cluster):
     """As after a change of who is alive: one cut is recorded, and the stream is truncated once."""
     one = House(cluster, await cluster.start(QUIET))
     await one.service.create_scope("scope")
@@ -555,7 +555,7 @@ async def test_the_cycle_runs_by_itself(cluster):
             await asyncio.sleep(0.01)
 
 
-async def test_streams_that_get_nothing_new_cost_one_request_together(house):
+async def test_all_idle_streams_cost_one_request_in_total(house):
     """Nothing is read of each of them; what gets something new, or another policy, is inspected."""
     one = await house(by_size(2))
     service = one.service
@@ -754,7 +754,7 @@ async def test_streams_of_an_offline_container_delay_no_other_stream(cluster, is
     assert not cycle._known["scope", "a"].problem
 
 
-async def test_streams_that_failed_are_looked_after_again(house, monkeypatch):
+async def test_failed_streams_are_processed_again(house, monkeypatch):
     """The lane of failing streams empties once they can be inspected."""
     one = await house(by_size(20))
     retention = retention_of(one.service)

@@ -82,7 +82,7 @@ def place(cut, epochs, key):
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.data())
-def test_the_bound_is_where_the_slowest_is_on_each_key_and_readers_can_be_there(epochs, data):
+def test_the_bound_is_the_slowest_position_per_key_and_a_valid_cut(epochs, data):
     """Over random splits and merges, with subscribers that have read more or less of each segment."""
     cuts = [readers(data.draw, epochs) for _ in range(data.draw(st.integers(1, 4)))]
     cuts = [cut for cut in cuts if cut and is_valid_cut(cut, epochs)]

@@ -158,7 +158,7 @@ async def test_the_last_cut_before_a_place_is_found(small_chunks, recorded):
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_recorded_cuts_are_what_a_list_of_them_is(data):
+def test_recorded_cuts_equal_a_plain_list(data):
     """Additions, removals, restamps and searches in any order, by clocks that jump, compared with a plain list."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (layout, retention_tables):
@@ -342,7 +342,7 @@ async def test_no_record_and_no_operation_grows_with_the_number_of_cuts():
     assert await keys_of(stream) == {f"retentionCuts-{40 * RETENTION_CHUNK_CUTS}", "retentionChunk-3"}
 
 
-async def test_what_cannot_be_is_refused_or_told(small_chunks):
+async def test_impossible_records_are_refused_or_reported(small_chunks):
     """A size that shrinks; a stream without records; a chunk that is gone."""
     stream, retention = await tables_over(MemoryMetadataStore())
     await retention.add(cut_at(6))

@@ -67,7 +67,7 @@ class Call:
         (lambda: CorruptionError("a table", 0, "damaged"), False, False),
     ],
 )
-async def test_errors_that_may_pass_are_reason_to_try_again(
+async def test_transient_errors_cause_a_retry(
     pauses_s: list[float], make: Callable[[], PenstockError], is_repeated: bool, is_repeated_if_idempotent: bool
 ) -> None:
     """S-259: and lost replies where the request may be done twice; any other error is raised as it is, at once."""

@@ -336,7 +336,7 @@ async def stalled_at(fresh, at, does):
     return cluster, first, second, transaction, one, held
 
 
-async def test_scales_and_rolls_that_stand_still_at_any_write_are_both_done(fresh):
+async def test_a_scale_and_a_roll_paused_at_any_write_both_complete(fresh):
     """S-145: either first, at each of its writes; the other one comes to another controller meanwhile."""
 
     async def scales(service, transaction):
@@ -361,7 +361,7 @@ async def test_scales_and_rolls_that_stand_still_at_any_write_are_both_done(fres
         assert at > 10
 
 
-async def test_a_roll_that_stands_still_at_any_write_is_finished_by_another_controller(fresh):
+async def test_a_roll_paused_at_any_write_is_finished_by_another_controller(fresh):
     """S-165: the first one is taken for dead and continues later, as a zombie: it changes nothing any more."""
     at = 0
 

@@ -126,7 +126,7 @@ async def _itself(tables):
     return tables
 
 
-async def test_what_a_crash_must_not_tear_apart_is_one_write(service, cluster):
+async def test_records_that_belong_together_are_written_in_one_write(service, cluster):
     """S-069: epoch, history entry and ends of segments; S-071: sizes, switch of epochs, reset of transition and state.
 
     So no crash comes between them; one before or after them is among those of the other tests here.

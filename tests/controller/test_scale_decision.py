@@ -127,7 +127,7 @@ def test_fixed_streams_and_segments_that_are_not_current_are_left_alone():
     assert decide(FOUR, RATE, {99: 5}, cold={77, 78}) is None
 
 
-def test_neighbours_that_are_not_known_are_asked_about():
+def test_unknown_neighbours_are_queried():
     """The segments beside a cold one; those of the ends have one."""
     assert neighbours(FOUR, {1}) == [0, 2]
     assert neighbours(FOUR, {0, 3}) == [1, 2]
@@ -138,7 +138,7 @@ def test_neighbours_that_are_not_known_are_asked_about():
 
 
 @given(data=st.data())
-def test_every_order_is_one_that_a_scale_takes(data):
+def test_every_ordered_scale_is_valid(data):
     """For all hot and cold segments the order fits the epoch, keeps the bounds of the policy, and tiles the keys."""
     count = data.draw(st.integers(1, 12))
     bounds = data.draw(st.sets(st.floats(0.001, 0.999), min_size=count - 1, max_size=count - 1))

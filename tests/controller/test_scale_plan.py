@@ -56,7 +56,7 @@ THREE = epoch_of(0.0, 0.25, 0.5, 1.0)
         ([1, 2], [(0.25, 0.4), (0.4, 1.0)]),
     ],
 )
-def test_orders_that_cover_what_they_seal_are_taken(to_seal, ranges):
+def test_scales_that_cover_the_sealed_range_are_accepted(to_seal, ranges):
     """S-036: splits, merges, several of them, shifted bounds; the order of the request does not matter."""
     planned = plan(THREE, to_seal, ranges)
     assert planned.to_seal == tuple(sorted(to_seal))
@@ -123,7 +123,7 @@ def test_splits_and_merges_are_counted():
     assert (shifted.splits, shifted.merges) == (1, 1)
 
 
-def test_time_goes_forward_whatever_the_clock_says():
+def test_epoch_times_increase_under_any_clock():
     """An epoch is later than the one before it, also when the clock went back."""
     assert plan(THREE, [0], [(0.0, 0.25)], now_ms=5).started_ms == 1001
 

@@ -113,7 +113,7 @@ async def test_twelve_segments_over_five_scales(stream):
             await stream.segments_between("scope", "stream", start, end)
 
 
-async def test_what_is_seen_at_each_step(cluster):
+async def test_states_visible_at_each_step_of_a_scale(cluster):
     """S-023: the active set changes at the last step alone, and a segment has successors before it is sealed."""
     service = await cluster.start()
     await service.create_scope("scope")
@@ -150,7 +150,7 @@ async def test_what_is_seen_at_each_step(cluster):
     assert await service.scale_status("scope", "stream", 1) is ScaleStatus.IN_PROGRESS
 
 
-async def test_what_clients_are_told_of_a_scale(wire):
+async def test_replies_to_clients_during_a_scale(wire):
     """S-073: by the epoch of the request, the current one, and the records of a scale that is under way."""
     service, reply = wire.service, pb.ScaleStatusResponse
     await service.create_scope("scope")
@@ -235,7 +235,7 @@ async def test_the_same_request_again_gets_the_same_answer_and_another_one_waits
         await service.scale_stream("scope", "stream", [0], HALVES)
 
 
-async def test_orders_that_do_not_fit_change_nothing(stream):
+async def test_invalid_scales_change_nothing(stream):
     """Bad ranges, unknown segments, too few segments, no such stream, a sealed stream."""
     with pytest.raises(InvalidArgumentError):
         await stream.scale_stream("scope", "stream", [0], [(0.0, 0.5)])
@@ -314,7 +314,7 @@ async def test_a_transaction_that_a_scale_overtook_is_rolled_over(stream, cluste
     assert not [name for name in store if name.startswith("scope/")]
 
 
-async def test_a_scale_that_was_ordered_before_a_roll_is_done_after_it(stream, cluster):
+async def test_a_scale_requested_before_a_roll_is_done_after_it(stream, cluster):
     """S-048, S-059: the segments of the same numbers are meant."""
     created = await stream.transactions.create("scope", "stream", 30_000)
     left, _right = await scale(stream, [0], HALVES)
@@ -357,7 +357,7 @@ async def test_a_stream_is_sealed_with_committed_transactions_of_an_earlier_epoc
         (Scaling.fixed(2), Scaling.by_event_rate(10, min_segments=2), 2),
     ],
 )
-async def test_an_update_brings_the_number_of_segments_that_its_policy_asks_for(service, cluster, before, after, count):
+async def test_an_update_creates_the_number_of_segments_of_its_policy(service, cluster, before, after, count):
     """S-079, S-080, S-081."""
     await service.create_stream("scope", "stream", StreamConfig(before))
     await service.update_stream("scope", "stream", StreamConfig(after))
@@ -398,7 +398,7 @@ async def test_history_continues_in_the_next_chunk(stream, monkeypatch):
         ]
 
 
-async def test_epoch_that_is_written_between_two_looks_is_looked_at_again(service, monkeypatch):
+async def test_an_epoch_written_between_two_reads_is_read_again(service, monkeypatch):
     """Its record was not there yet, its entry in the history is: that is a conflict, and the scale continues."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
     add_epochs, epoch, given, written = EpochTables.add_epochs, EpochTables.epoch, [], []

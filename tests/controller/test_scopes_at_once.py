@@ -129,7 +129,7 @@ async def test_creations_and_deletions_of_a_scope_at_two_controllers_are_as_one_
     assert at > 1
 
 
-async def test_a_creation_whose_replies_are_lost_is_made_good_by_the_next(fresh):
+async def test_a_creation_with_lost_replies_is_completed_by_the_next_one(fresh):
     """Each write in turn: the creation reports success or an open outcome, and asked again the scope is there."""
     for at in range(1, 40):
         cluster = fresh()

@@ -96,7 +96,7 @@ async def test_many_segments_are_requested_in_bounded_batches(store, requests):
     assert store.segments == {}
 
 
-async def test_what_failed_is_requested_again_alone(store, requests):
+async def test_only_failed_requests_are_repeated(store, requests):
     """Lost replies and containers that are away for a moment: the others are not asked twice."""
     rng = random.Random(3)
     left = {name: rng.choice((OutcomeUnknownError("lost"), ContainerOfflineError(1))) for name in rng.sample(NAMES, 30)}
@@ -116,7 +116,7 @@ async def test_attempts_have_an_end(store, requests):
     assert asked.count(1) == SETTINGS.attempts_max - 1
 
 
-async def test_what_can_never_succeed_is_reported_at_once(store, requests):
+async def test_permanent_errors_are_reported_at_once(store, requests):
     """An offset behind the end, a segment that is missing where it is needed: no second attempt."""
     with pytest.raises(SegmentTruncatedError):
         await requests.truncate_all({NAMES[0]: 11})

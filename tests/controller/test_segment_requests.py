@@ -64,7 +64,7 @@ async def filled(store):
     return store.store
 
 
-async def test_what_is_done_already_is_no_error(requests, filled):
+async def test_repeating_a_completed_request_is_no_error(requests, filled):
     """S-243: created, sealed, truncated, merged, deleted twice; deleted and truncated where there is nothing."""
     for call in calls(requests).values():
         await call()
@@ -79,7 +79,7 @@ async def test_what_is_done_already_is_no_error(requests, filled):
     await requests.delete_all([MISSING])
 
 
-async def test_requests_do_what_they_say(requests, filled):
+async def test_requests_have_the_specified_effect(requests, filled):
     """S-243: what each leaves of the segment, and what it answers."""
     source = f"{A}#transaction.{'0' * 32}"
     await requests.create(source, Scaling.fixed(1), 0)
@@ -147,7 +147,7 @@ class FailingOnA:
 
 @pytest.mark.parametrize("name", calls(None))
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_only_what_may_pass_is_tried_again(store, requests, filled, name, fault):
+async def test_only_transient_errors_are_retried(store, requests, filled, name, fault):
     """S-243: a wrong host, a time-out and a lost connection are retried; a refused token is raised at once."""
     error, is_tried_again = FAULTS[fault]
     store.rule = rule = FailingOnA(error, 2)

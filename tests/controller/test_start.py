@@ -123,7 +123,7 @@ async def test_the_search_for_open_work_outlasts_an_outage(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize("broken", [layout.PENDING_WORK, layout.TRANSACTION_INDEX], ids=["work", "transactions"])
-async def test_a_search_that_fails_for_long_does_not_hold_up_the_other_one(cluster: Cluster, broken: str) -> None:
+async def test_a_failing_search_does_not_delay_the_other_search(cluster: Cluster, broken: str) -> None:
     """S-216: one of the two lists of a dead controller's work cannot be read, for longer than any attempt.
 
     The work of the other list is taken over meanwhile, and the rest as soon as the list can be read.

@@ -35,7 +35,7 @@ async def begin(cluster, service, stream, data):
     return transaction
 
 
-async def test_a_stop_fails_the_calls_and_loses_nothing_that_was_begun_or_decided(pair, cluster):
+async def test_a_stop_fails_calls_and_keeps_begun_and_decided_work(pair, cluster):
     """S-198: one change is under way, others and a commit wait for it. The other controller resumes the recorded work.
 
     The calls fail because of the stop. Changes that only waited are not done.
@@ -67,7 +67,7 @@ async def test_a_stop_fails_the_calls_and_loses_nothing_that_was_begun_or_decide
     assert announced(cluster) == []
 
 
-async def test_what_ended_before_what_was_begun_earlier_is_not_done_again(pair, cluster, monkeypatch):
+async def test_work_that_ended_out_of_order_is_not_repeated(pair, cluster, monkeypatch):
     """S-199: of three begun in order the second one has ended; the other controller does only the remaining two."""
     first, second, held = pair
     for stream in "abc":

@@ -152,7 +152,7 @@ def reachable_positions(epochs):
 
 @settings(deadline=None, max_examples=60)
 @given(histories())
-def test_validity_is_what_trying_all_orders_says(epochs):
+def test_validity_equals_that_of_a_search_over_all_orders(epochs):
     """Every position that readers can come to is valid; of the sets of segments that tile the keys, no other is."""
     reached = set()
     for reading, half in reachable_positions(epochs):

@@ -186,7 +186,7 @@ async def test_a_deletion_whose_controller_ends_after_the_announcement_spares_a_
     assert not cluster.store.segments
 
 
-async def test_who_was_overtaken_in_a_creation_cannot_complete_a_stream_that_is_being_deleted(service, cluster):
+async def test_an_overtaken_creation_cannot_complete_a_stream_in_deletion(service, cluster):
     """It has read the state before the deletion; after that its write would bring half a stream into use."""
     tables = await half_create(service, cluster.clock_ms)
     read = await tables.state()

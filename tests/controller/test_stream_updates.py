@@ -64,7 +64,7 @@ def rates(cluster):
     return {name: found.target_rate for name, found in without_marks(cluster.store).items() if not found.is_sealed}
 
 
-async def test_an_update_is_on_record_before_anything_of_it_is_done(cluster):
+async def test_an_update_is_recorded_before_any_effect(cluster):
     """S-074: the replaced policy of the segments, their number and tags are still in force. No other update begins.
 
     A second update meanwhile waits, and is refused when its time is over; it leaves no trace.
@@ -133,7 +133,7 @@ async def test_updates_at_once_are_done_one_after_the_other(connect, cluster):
     [(StreamState.ACTIVE, True), (StreamState.UPDATING, True), (StreamState.UPDATING, False)],
     ids=["again", "again, state left over", "state left over"],
 )
-async def test_an_update_that_is_done_is_not_done_again(service, cluster, state, is_announced):
+async def test_a_completed_update_is_not_repeated(service, cluster, state, is_announced):
     """S-077: its record says that it is complete. A state that was left UPDATING all the same is reset."""
     held = Held(cluster.store)
     await service.create_stream("scope", "stream", OLD)

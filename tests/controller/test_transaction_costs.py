@@ -114,7 +114,7 @@ async def test_a_commit_costs_the_same_whatever_the_transactions_size(cluster, s
     assert costs[0] == costs[1]
 
 
-async def test_what_is_decided_while_a_batch_is_merged_goes_with_the_same_announcement(cluster):
+async def test_decisions_made_during_a_merge_use_the_same_claim(cluster):
     """Batch after batch, up to a bound: work is announced and withdrawn once for all of them, and nothing is read."""
     segments = BlockedSegments(cluster.store, lambda name: "#transaction" not in name, call_name="merge_segments")
     service = cluster.build(segments=segments)

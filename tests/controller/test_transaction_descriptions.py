@@ -50,7 +50,7 @@ async def listed(service):
         token = page.token
 
 
-async def test_what_is_known_of_a_transaction_in_each_state(cluster, started, monkeypatch):
+async def test_status_of_a_transaction_in_each_state(cluster, started, monkeypatch):
     """Ages and remaining leases are by the controller's clock; after the end, the time of the end is reported."""
     transaction = await begin(started, 20_000)
     cluster.clock_ms += 5_000
@@ -132,7 +132,7 @@ async def test_open_transactions_of_all_epochs_are_listed_page_by_page(cluster, 
     }
 
 
-async def test_a_listing_continues_where_what_it_had_come_to_has_ended(cluster, started):
+async def test_a_listing_continues_after_its_last_entry_has_ended(cluster, started):
     """All of the page before and of its epoch end between two pages, and the table of the epoch goes."""
     first = [await begin(started) for _ in range(3)]
     page = await started.transactions.descriptions.open("scope", "stream")
@@ -147,7 +147,7 @@ async def test_a_listing_continues_where_what_it_had_come_to_has_ended(cluster, 
 
 
 @pytest.mark.parametrize("token", ["x", "0:%", "a:AA==", ":", "0"])
-async def test_a_token_that_is_none_is_refused(started, token):
+async def test_an_invalid_token_is_refused(started, token):
     await begin(started)
     with pytest.raises(InvalidArgumentError, match="not a continuation token of open transactions"):
         await started.transactions.descriptions.open("scope", "stream", token)

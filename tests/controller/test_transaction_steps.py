@@ -96,7 +96,7 @@ def is_gone(cluster, transaction):
     return not any(piece(transaction, segment) in cluster.store.segments for segment in (0, 1))
 
 
-async def test_each_step_that_is_done_again_changes_nothing(cluster, started, only_decides):
+async def test_each_repeated_step_changes_nothing(cluster, started, only_decides):
     """S-132: creation, ping, both decisions, merge and abort. S-150, S-170: what follows from a decision, once."""
     tables, work = await tables_of(started), started.transactions.work
     kept, dropped = await begin(cluster, started, b"kept"), await begin(cluster, started, b"dropped")
@@ -216,7 +216,7 @@ async def test_a_batch_that_was_left_comes_before_what_waits(cluster, started, o
 
 
 @pytest.mark.parametrize("is_taken_for_dead", [False, True], ids=["continues", "is taken for dead"])
-async def test_commits_beside_one_that_stands_still_are_merged_once_in_their_order(cluster, is_taken_for_dead):
+async def test_commits_concurrent_with_a_paused_one_are_merged_once_in_order(cluster, is_taken_for_dead):
     """S-164: at two controllers; the one that stalls during a merge resumes, or is overtaken and then resumes."""
     first, second, held = await start_pair(cluster)
     made = [await begin(cluster, first, b"<%d>" % number) for number in range(4)]

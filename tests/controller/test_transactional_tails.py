@@ -76,7 +76,7 @@ async def test_a_tail_between_two_merges_waits_for_the_second(cluster):
     await committing
 
 
-async def test_a_tail_asked_of_one_controller_waits_for_the_commit_of_another(cluster):
+async def test_a_tail_at_one_controller_waits_for_a_commit_of_another(cluster):
     blocked = BlockedSegments(cluster.store, lambda name: name == "scope/stream/1.#epoch.0", call_name="merge_segments")
     first = await start(cluster, blocked)
     second = await cluster.start(SETTINGS)
@@ -128,7 +128,7 @@ async def test_a_commit_between_the_looks_at_two_segments_is_noticed(cluster):
     assert between.look_count == 2
 
 
-async def test_a_quiet_tail_is_looked_at_once(cluster):
+async def test_an_idle_tail_is_read_once(cluster):
     between = Between(cluster.store)
     service = await start(cluster, between)
     assert await service.transactional_tails.of("scope", "stream") == {0: 0, 1: 0}
@@ -159,7 +159,7 @@ async def test_a_tail_has_its_turn_among_commits_without_end(cluster, committer_
     assert found[-1] > found[0]
 
 
-async def test_commits_that_leave_no_moment_free_are_said_to_be_asked_again(cluster):
+async def test_a_tail_under_constant_commits_asks_the_client_to_retry(cluster):
     """Another controller, which this one cannot hold up, merges during each attempt: no cut rather than a wrong one."""
     between = Between(cluster.store)
     service = await start(cluster, between, ControllerSettings(peer_poll_ms=1, workflow_timeout_s=0.2))
@@ -214,7 +214,7 @@ async def test_a_tail_ignores_a_segment_that_was_scaled_away_and_truncated(clust
     assert 1 not in found
 
 
-async def test_a_segment_that_is_missing_is_said_to_be(cluster):
+async def test_a_missing_segment_is_reported(cluster):
     service = await start(cluster)
     del cluster.store.segments[segment_name("scope", "stream", 1)]
     with pytest.raises(NoSuchSegmentError):

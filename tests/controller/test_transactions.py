@@ -290,7 +290,7 @@ async def test_timer_picks_up_a_commit_whose_reply_was_lost(cluster, started, mo
     assert cluster.store.segments[segment_name("scope", "stream", 0)].data == b"data"
 
 
-async def test_ping_after_stop_is_disconnected_and_changes_nothing(started):
+async def test_a_ping_after_stop_returns_disconnected_and_changes_nothing(started):
     """S-160: the transaction stays as it is."""
     id = await begin(started)
     await started.stop()
@@ -318,7 +318,7 @@ async def test_next_controller_takes_over(cluster, started):
     assert len(cluster.store.tables[layout.TRANSACTION_INDEX].entries) == 1
 
 
-async def test_sealing_aborts_what_is_open_and_finishes_what_is_decided(cluster, started):
+async def test_sealing_aborts_open_transactions_and_finishes_decided_ones(cluster, started):
     """S-086, S-136, S-168: after the seal there is one outcome for each, and no new transaction."""
     opened, decided = await begin(started), await begin(started)
     await write(cluster, decided, b"x")
@@ -486,7 +486,7 @@ async def test_segments_of_a_transaction_roll_over_as_those_of_its_stream(servic
     ]
 
 
-async def test_what_a_controller_has_committed_and_not_cleared_away_is_cleared_away_by_the_next(cluster, started):
+async def test_rows_left_by_a_dead_controller_after_a_commit_are_removed_by_the_next(cluster, started):
     """It ends between a commit and the move to the completed transactions: the outcome stays, nothing is left over."""
     transaction = await begin(started)
     await write(cluster, transaction, b"x")
@@ -524,7 +524,7 @@ async def test_a_transaction_that_is_committed_is_listed_as_completed_at_once(cl
     assert sorted(listed) == sorted((transaction, COMMITTED) for transaction in made)
 
 
-async def test_a_timer_that_finds_its_transaction_committed_elsewhere_leaves_it_so(cluster, started):
+async def test_a_timer_does_not_abort_a_transaction_committed_elsewhere(cluster, started):
     """A controller that was pinged once fires after another one has committed, and not cleared away yet."""
     second = await cluster.start()
     transaction = await begin(started)

@@ -242,7 +242,7 @@ async def _stalled_at(cluster, at):
     return end, await rows(second), cut  # type: ignore[has-type]
 
 
-async def test_two_that_work_on_one_truncation_do_it_once(fresh):
+async def test_a_truncation_run_by_two_controllers_is_done_once(fresh):
     """S-108: the first one stalls at each of its writes in turn, expires, and resumes after the other."""
     at = 0
     while True:

@@ -438,7 +438,7 @@ async def _blocked_commit_and_waiting_change(house):
     return transaction, changing
 
 
-async def test_a_name_whose_caller_ran_out_of_time_is_taken_out_of_the_line(house):
+async def test_an_entry_of_a_timed_out_caller_leaves_the_queue(house):
     """It waited for as long as it may, and said so; what comes after does not wait for it."""
     await house.start(SETTINGS, replace(SETTINGS, workflow_timeout_s=2.0))
     transaction, changing = await _blocked_commit_and_waiting_change(house)
@@ -455,7 +455,7 @@ async def _committed(house):
     return transaction
 
 
-async def test_a_change_whose_client_has_gone_has_its_turn(pair):
+async def test_a_change_of_a_disconnected_client_keeps_its_turn(pair):
     """An accepted request continues without its caller, and uses its name up."""
     transaction, changing = await _blocked_commit_and_waiting_change(pair)
     await _stopped([changing])
@@ -557,7 +557,7 @@ async def test_a_name_never_blocks_its_own_controller(pair):
     assert pair.begun.count((2, "update stream")) == 6
 
 
-async def test_a_name_goes_also_when_the_call_is_refused(pair):
+async def test_an_entry_leaves_the_queue_when_its_call_is_refused(pair):
     """S-206: after its wait a scale is found to be impossible; no other request waits for it afterwards."""
     transaction = await pair.begin(pair.first)
     pair.held.is_blocked, pair.held.call_name = True, "merge_segments"
@@ -571,7 +571,7 @@ async def test_a_name_goes_also_when_the_call_is_refused(pair):
     await pair.check_end(transaction)
 
 
-async def test_who_finds_the_line_full_waits_without_a_name(house):
+async def test_a_caller_that_finds_the_queue_full_waits_without_an_entry(house):
     """The line is bounded. A change then runs when no other work is under way."""
     await house.start(replace(SETTINGS, waiting_requests_max=0))
     transaction = await house.begin(house.first)
@@ -587,7 +587,7 @@ async def test_who_finds_the_line_full_waits_without_a_name(house):
     await house.check_end(transaction)
 
 
-async def test_lost_replies_and_late_duplicates_of_names_change_nothing(pair):
+async def test_lost_replies_and_late_duplicates_of_entries_change_nothing(pair):
     """A name whose write's reply is lost is in line once; a duplicate of it after its use adds no name."""
     claims = pair.second._context.claims
     caller = object()
@@ -616,7 +616,7 @@ def _order():
     return SealStream()
 
 
-async def test_a_line_that_cannot_be_left_is_left_to_be_passed_over(house, caplog):
+async def test_an_entry_that_cannot_be_removed_is_skipped_later(house, caplog):
     """The store is away when a caller gives up: its own error is raised, not the line's; others wait one time-out."""
     await house.start(replace(SETTINGS, turn_timeout_ms=30))
     claims = house.second._context.claims
@@ -632,7 +632,7 @@ async def test_a_line_that_cannot_be_left_is_left_to_be_passed_over(house, caplo
     await house.check_end(await _committed(house))
 
 
-async def test_the_place_of_a_commit_goes_with_its_stream(house):
+async def test_the_queue_entry_of_a_commit_is_deleted_with_its_stream(house):
     """The stream is deleted while a commit waits for it: neither a name nor a place is kept for what will not come."""
     await house.start(replace(SETTINGS, turn_timeout_ms=30))
     claims, work = house.second._context.claims, house.second.transactions.work

@@ -56,7 +56,7 @@ def test_numbers_of_the_specification_in_sequence():
     assert (fifth.lower_bound, fifth.positions) == (500, {S3: 100, S4: 500})
 
 
-def test_a_writer_that_is_behind_is_awaited_for_the_time_it_has():
+def test_a_late_writer_is_awaited_until_its_time_out():
     """S-233. Of time-out 0 it is gone at once; of another one, when it was seen behind for so long."""
     previous = Watermark(10, 12, (MarkedSegment(0, 0.0, 1.0, 5),))
     marks = {"late": WriterMark(10, {0: 4}), "early": WriterMark(11, {0: 9})}
@@ -70,7 +70,7 @@ def test_a_writer_that_is_behind_is_awaited_for_the_time_it_has():
     assert sort_writers(marks, previous, {}, 58.0, 8.0).awaited == {"late": 58.0}
 
 
-def test_before_the_first_watermark_every_writer_counts_and_none_is_awaited():
+def test_before_the_first_watermark_all_writers_count_and_none_is_awaited():
     """Whatever its time; also one that has left."""
     marks = {"a": WriterMark(-5, {0: 1}, is_alive=False), "b": WriterMark(0, {0: 2})}
     writers = sort_writers(marks, None, {}, 0.0, 0.0)
@@ -121,7 +121,7 @@ def frontier(segments, key):
 
 @settings(deadline=None, max_examples=60)
 @given(histories(), st.data())
-def test_a_cut_is_behind_every_position_and_the_last_cut_and_covers_the_keys(epochs, data):
+def test_a_watermark_cut_is_at_or_after_all_positions_and_covers_the_keys(epochs, data):
     """S-236: for every key. No reader need be able to come to it: a writer that has not heard of the end of a segment
     notes it beside segments after it, and readers have the one before they can have the other.
     """

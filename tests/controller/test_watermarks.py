@@ -105,7 +105,7 @@ async def test_marks_of_all_writers_make_a_watermark(controller, cluster):
     assert await cluster.store.get_attribute(segment, MARK_ATTRIBUTE) == len(stored)
 
 
-async def test_a_writer_that_is_behind_holds_watermarks_back_until_its_time_is_over(cluster):
+async def test_a_late_writer_delays_watermarks_until_its_time_out(cluster):
     """S-233: awaited for the stream's time-out, from when it is seen to be behind; then removed, and the rest
     continues.
     """
@@ -143,7 +143,7 @@ async def test_a_writer_that_has_left_is_not_awaited(controller):
     assert await writers(controller) == ["w"]
 
 
-async def test_a_mark_that_comes_while_its_writer_is_removed_stays(controller):
+async def test_a_mark_written_during_removal_of_its_writer_is_kept(controller):
     """S-233, S-237: what was read is removed, and nothing else."""
     await note(controller, "v", 10, {0: 1})
     await note(controller, "w", 11, {0: 1})
@@ -162,7 +162,7 @@ async def test_a_mark_that_comes_while_its_writer_is_removed_stays(controller):
     assert await writers(controller) == ["v", "w"]
 
 
-async def test_a_stream_without_writers_is_left_alone_until_one_comes(cluster):
+async def test_a_stream_without_writers_is_not_processed_until_one_starts(cluster):
     """S-234: it is listed with the first mark, and no longer once no marks are left."""
     service = await with_stream(cluster, timeout_ms=0)
     assert await listed(service) == []
@@ -181,7 +181,7 @@ async def test_a_stream_without_writers_is_left_alone_until_one_comes(cluster):
     assert await writers(service) == ["w"]
 
 
-async def test_a_writer_that_comes_while_the_stream_is_taken_off_the_list_is_found(cluster):
+async def test_a_writer_that_starts_during_removal_from_the_list_is_found(cluster):
     """The entry that is taken off is the one that was read: another one stays."""
     service = await with_stream(cluster, timeout_ms=0)
     await note(service, "v", 10, {0: 1})
@@ -201,7 +201,7 @@ async def test_a_writer_that_comes_while_the_stream_is_taken_off_the_list_is_fou
     assert await times(service) == [(10, 10), (20, 20)]
 
 
-async def test_what_a_crash_left_off_the_list_is_listed_with_the_next_mark_at_another_controller(cluster, controller):
+async def test_a_stream_missing_from_the_list_after_a_crash_is_listed_with_the_next_mark(cluster, controller):
     """The mark was written, the controller died before the entry was."""
 
     async def dies(*arguments, **options):
@@ -280,7 +280,7 @@ async def test_times_of_transactions_make_watermarks(controller, cluster):
     assert await times(controller) == [(7, 7)]
 
 
-async def test_a_position_in_segments_that_are_none_is_removed_and_the_others_count(controller):
+async def test_a_position_in_unknown_segments_is_removed_and_the_others_count(controller):
     """A position of a future epoch, of another number, or below zero: its writer holds no watermark back."""
     await note(controller, "w", 10, {0: 1})
     for index, segment in enumerate((segment_id(0, 7), 99, -1)):
@@ -373,7 +373,7 @@ async def test_a_stream_whose_watermarks_cannot_be_read_is_named_once_and_the_ot
     ]
 
 
-async def test_no_more_streams_are_looked_at_at_once_than_allowed_and_each_has_its_turn(cluster, monkeypatch):
+async def test_a_bounded_number_of_streams_is_processed_concurrently_and_all_in_turn(cluster, monkeypatch):
     """S-227: three at a time of ten; in one cycle all of them get their watermark."""
     settings = ControllerSettings(watermarks=WatermarkSettings(interval_s=1e9, streams_at_once=3))
     service = await cluster.start(settings)
@@ -478,7 +478,7 @@ async def test_the_cycle_runs_by_itself(cluster):
     await until(is_made)
 
 
-async def test_a_cycle_that_cannot_read_its_list_is_tried_again(cluster, caplog):
+async def test_a_cycle_with_an_unreadable_list_is_repeated(cluster, caplog):
     """The task continues, and says once why there was nothing, however long that lasts; and that it is over."""
     service = await cluster.start(ControllerSettings(watermarks=WatermarkSettings(interval_s=0.01)))
     await service.create_scope("scope")
@@ -504,7 +504,7 @@ async def test_a_cycle_that_cannot_read_its_list_is_tried_again(cluster, caplog)
     assert caplog.text.count("streams are not scanned for watermarks, retrying") == 1
 
 
-async def test_nothing_is_made_when_it_is_turned_off(cluster):
+async def test_no_watermarks_when_disabled(cluster):
     """The marks are kept."""
     service = await cluster.start(ControllerSettings(watermarks=WatermarkSettings(is_enabled=False, interval_s=0.001)))
     await service.create_scope("scope")

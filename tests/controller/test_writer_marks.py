@@ -157,7 +157,7 @@ async def test_commit_with_writer_and_time_notes_where_the_transaction_ends(note
     assert await note(8, {0: 8, 1: 0}) == NOTED.SUCCESS
 
 
-async def test_a_commit_that_is_requested_again_notes_nothing_again(note, wire):
+async def test_a_repeated_commit_writes_no_second_mark(note, wire):
     """S-149: of two writers each has its mark, once; it is the same row afterwards."""
 
     async def row_of(writer):
@@ -179,7 +179,7 @@ async def test_a_commit_that_is_requested_again_notes_nothing_again(note, wire):
     assert {writer: await row_of(writer) for writer in made} == before
 
 
-async def test_commit_without_writer_or_time_notes_nothing(note, wire):
+async def test_a_commit_without_writer_or_time_writes_no_mark(note, wire):
     """Java's client sends its writer's id always, and the smallest number for no time."""
     for writer, timestamp in (("", 7), ("w", -(1 << 63)), ("w" * 251, 7)):
         await commit(wire, await begin(wire), writer=writer, timestamp=timestamp)

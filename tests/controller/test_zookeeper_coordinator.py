@@ -56,7 +56,7 @@ def run(scenario: Callable[[World], Awaitable[None]], seed: int = 3) -> None:
         simulation.run(whole)
 
 
-def test_an_expired_member_behind_a_server_that_lags_gets_no_answer() -> None:
+def test_an_expired_member_at_a_lagging_server_gets_no_answer() -> None:
     """The server still has its node, and would list it as a member; the change that comes first is refused."""
 
     async def scenario(world: World) -> None:
@@ -94,7 +94,7 @@ def test_a_server_that_lags_hides_no_member() -> None:
     run(scenario)
 
 
-def test_a_member_that_is_cut_off_does_not_know_whether_it_is_over() -> None:
+def test_a_partitioned_member_does_not_know_whether_its_session_ended() -> None:
     """Its requests fail; it learns of its end when it reaches a server, and its wait ends then."""
 
     async def scenario(world: World) -> None:
@@ -157,7 +157,7 @@ def test_a_join_without_an_answer_is_resolved_or_ended() -> None:
     assert "joined" in outcomes
 
 
-def test_a_member_whose_node_was_deleted_is_over() -> None:
+def test_a_member_with_a_deleted_node_has_ended() -> None:
     """An administrator may do that: the others consider it dead, so it must end."""
 
     async def scenario(world: World) -> None:

@@ -45,7 +45,7 @@ def test_a_script_has_commands_of_lines_or_between_semicolons() -> None:
         ("served 1", "write served"),
     ],
 )
-def test_what_is_no_command_is_refused(line: str, match: str) -> None:
+def test_an_unknown_command_is_refused(line: str, match: str) -> None:
     with pytest.raises(DemoCommandError, match=match):
         parse(line)
 
@@ -65,7 +65,7 @@ async def ended(*pids: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
-async def test_a_process_ends_with_the_one_that_has_started_it(tmp_path: Path) -> None:
+async def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
     """Also when that one is killed."""
     code = (
         "import os, subprocess, sys, time\n"

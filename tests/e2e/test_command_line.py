@@ -88,7 +88,7 @@ def test_tail_prints_at_once_and_ends_cleanly(
         assert (output, errors, tail.returncode) == (b"", b"", code)
 
 
-def test_an_interrupted_write_says_what_is_stored(penstock_server: MemoryServer, penstock_stream: str) -> None:
+def test_an_interrupted_write_reports_the_stored_lines(penstock_server: MemoryServer, penstock_stream: str) -> None:
     """And all of that is: what was taken from the pipe is waited for. By Ctrl-C, and by SIGTERM."""
     total = 0
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -129,7 +129,7 @@ def _pipe_length(running: subprocess.Popen[bytes]) -> int:
     return length[0]
 
 
-def test_a_reader_of_the_output_that_goes_is_no_error(penstock_server: MemoryServer, penstock_stream: str) -> None:
+def test_a_closed_output_pipe_is_no_error(penstock_server: MemoryServer, penstock_stream: str) -> None:
     """As `head` does after its lines: exit code 0, and no word; of `read`, and of `tail`."""
     with penstock_server.connect() as client, client.event_writer(penstock_stream) as writer:
         writer.write_many([b"%099d" % index for index in range(100_000)])
@@ -155,7 +155,7 @@ def test_an_output_that_is_full_is_reported(penstock_server: MemoryServer, penst
         os.close(full)
 
 
-def test_a_write_that_loses_its_server_says_what_is_stored(make_server: Callable[..., StandaloneProcess]) -> None:
+def test_a_write_that_loses_its_server_reports_the_stored_lines(make_server: Callable[..., StandaloneProcess]) -> None:
     """After `kill -9` and Ctrl-C: the stored lines are reported, and the rest as unknown."""
     server = make_server()
     server.start()

@@ -330,7 +330,7 @@ def use(python: Path, program: str, directory: Path, *arguments: str) -> None:
     checked([python, "-I", "-c", program, *arguments], directory, _PROGRAM_TIMEOUT_S)
 
 
-def test_the_wheel_holds_what_users_run_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_only_the_users_package(wheel: Path) -> None:
     """No simulation, no tests and no benches; and nothing that makes an installation much larger without a decision."""
     with zipfile.ZipFile(wheel) as content:
         files = {info.filename: info.file_size for info in content.infolist()}

@@ -52,7 +52,7 @@ def read(server: StandaloneProcess) -> list[bytes]:
         return sorted(bytes(each.data) for part in batch.ranges for each in batch.events(part))
 
 
-def test_what_was_acknowledged_outlives_kills_over_hdfs(
+def test_acknowledged_events_survive_kills_over_hdfs(
     hdfs_server: HdfsServer, make_server: Callable[..., StandaloneProcess], tmp_path: Path
 ) -> None:
     """Killed right after the last acknowledgement; then all is flushed, and read from HDFS after another kill."""

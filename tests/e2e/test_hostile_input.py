@@ -154,7 +154,7 @@ def test_silent_and_slow_peers_are_closed(server: StandaloneProcess) -> None:
     assert_alive(server)
 
 
-def test_broken_off_connections_leave_nothing(server: StandaloneProcess) -> None:
+def test_aborted_connections_leave_nothing(server: StandaloneProcess) -> None:
     """Connections that end inside a frame, hundreds of times: no descriptors are kept."""
     descriptors = Path(f"/proc/{server.pid}/fd")
     before = len(list(descriptors.iterdir()))
@@ -183,7 +183,7 @@ def test_memory_stays_bounded_under_begun_giant_frames(server: StandaloneProcess
     assert_alive(server)
 
 
-def test_memory_stays_bounded_when_a_peer_takes_no_replies(server: StandaloneProcess) -> None:
+def test_memory_stays_bounded_when_a_peer_reads_no_replies(server: StandaloneProcess) -> None:
     """Thousands of reads of a full segment, none of whose replies are taken: the server stops reading requests."""
     with WireClient(server.segment_store_port) as client:
         client.send(SetupAppend(1, b"w" * 16, SEGMENT, ""))

@@ -124,7 +124,7 @@ def test_of_two_servers_without_a_lock_file_one_remains_with_all_events(tmp_path
             assert len(found) == len(set(found))
 
 
-def test_a_server_that_lost_its_lock_takes_no_log_back(tmp_path: Path) -> None:
+def test_a_server_that_lost_its_lock_reclaims_no_log(tmp_path: Path) -> None:
     """Already before its next check of the lock."""
     first, second = server_at(tmp_path / "a", config=NEVER), server_at(tmp_path / "b")
     with first:
@@ -141,7 +141,7 @@ def test_a_server_that_lost_its_lock_takes_no_log_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stores", [1, 2])
-def test_a_lock_file_that_is_gone_is_made_anew(tmp_path: Path, stores: int) -> None:
+def test_a_removed_lock_file_is_created_again(tmp_path: Path, stores: int) -> None:
     """Removed, then replaced. The server keeps running, and no second one starts.
 
     Its segment stores have the new lock, too, so that the directory stays locked until they have ended; a killed one is
@@ -171,7 +171,7 @@ def test_a_lock_file_that_is_gone_is_made_anew(tmp_path: Path, stores: int) -> N
 
 
 @pytest.mark.parametrize("stores", [1, 2])
-def test_a_server_whose_directory_was_exchanged_ends(tmp_path: Path, stores: int) -> None:
+def test_a_server_with_a_replaced_directory_ends(tmp_path: Path, stores: int) -> None:
     """A copy is put in its place: nothing of it changes, and the next server over the old one has everything."""
     first = server_at(tmp_path / "a", stores=stores)
     with first:

@@ -181,7 +181,7 @@ def test_a_server_whose_storage_is_not_mounted_waits_for_it_and_loses_nothing(
     assert server.terminate() == 0, server.log
 
 
-def test_a_mount_point_that_is_gone_is_not_made_again(server: StandaloneProcess, mount: Mount) -> None:
+def test_a_missing_mount_point_is_not_created(server: StandaloneProcess, mount: Mount) -> None:
     """The directory itself is absent; a server that is asked to stop while it waits stops."""
     begin(server, mount)
     write(server, 1, is_new=True)
@@ -194,7 +194,7 @@ def test_a_mount_point_that_is_gone_is_not_made_again(server: StandaloneProcess,
     assert not mount.place.exists()
 
 
-def test_storage_that_vanishes_under_a_running_server_is_waited_for(server: StandaloneProcess, mount: Mount) -> None:
+def test_a_running_server_waits_for_storage_that_disappears(server: StandaloneProcess, mount: Mount) -> None:
     """Appends continue, nothing is written below the mount point, and the flush resumes when the storage is back."""
     begin(server, mount)
     write(server, 20, is_new=True)
@@ -213,7 +213,7 @@ def test_storage_that_vanishes_under_a_running_server_is_waited_for(server: Stan
     check_all(server, 40)
 
 
-def test_reads_of_chunks_that_are_not_there_now_are_refused_and_the_connection_stays(
+def test_reads_of_temporarily_missing_chunks_are_refused_on_an_open_connection(
     server: StandaloneProcess, mount: Mount
 ) -> None:
     """What is only in storage is answered with WrongHost, "not here, not now": clients try again."""

@@ -93,7 +93,7 @@ def test_a_second_server_takes_over_and_the_first_one_ends(make: Callable[[], St
     assert len(read(second)) == len(found) + EVENT_COUNT
 
 
-def test_a_suspended_owner_that_resumes_answers_nothing_and_ends(make: Callable[[], StandaloneProcess]) -> None:
+def test_a_resumed_former_owner_answers_nothing_and_ends(make: Callable[[], StandaloneProcess]) -> None:
     first, second = make(), make()
     first.start()
     write(first, 0)

@@ -161,7 +161,7 @@ def _gets_ready(server: StandaloneProcess) -> bool:
 
 
 @pytest.mark.parametrize("paused_s", [2 * LEASE_S, pytest.param(60.0, marks=pytest.mark.nightly)])
-async def test_an_owner_that_is_suspended_under_load_answers_nothing_old_when_it_resumes(
+async def test_an_owner_suspended_under_load_gives_no_old_answer_when_it_resumes(
     paused_s: float, make: Callable[[], StandaloneProcess]
 ) -> None:
     """Requests wait in its sockets when it resumes. It answers no read; what it acknowledges its successor has."""

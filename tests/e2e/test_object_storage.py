@@ -90,7 +90,7 @@ def wait_until(happens: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("segment_stores", [1, 2])
-def test_what_was_acknowledged_outlives_kills(
+def test_acknowledged_events_survive_kills(
     s3_server: S3Server, make_server: Make, tmp_path: Path, segment_stores: int
 ) -> None:
     """Killed right after the last acknowledgement, twice; then all is flushed, and read from the bucket."""

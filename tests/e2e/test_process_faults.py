@@ -250,7 +250,7 @@ async def test_a_disk_that_forgets_is_found_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_the_command_prints_what_came_of_a_run() -> None:
+def test_the_command_prints_the_result_of_a_run() -> None:
     code = "from penstock_simulation.processes.run import main; main(['--seconds', '1', '--seed', '5', '--json'])"
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=child_environment(), check=False

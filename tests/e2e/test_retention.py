@@ -93,7 +93,7 @@ def test_a_stream_by_size_keeps_its_minimum_and_its_disk_space_stays_bounded(qui
         assert head(client, "s/other") == 0
 
 
-def test_a_stream_by_time_forgets_what_is_older(quick_server: StandaloneProcess) -> None:
+def test_a_stream_with_retention_by_time_is_truncated(quick_server: StandaloneProcess) -> None:
     """Two seconds: what was written is gone some time later, and what comes then is kept for its time."""
     with penstock.connect(quick_server.uri) as client:
         client.create_stream("s/timed", retention=penstock.Retention.by_time(seconds=2))

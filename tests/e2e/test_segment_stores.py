@@ -306,7 +306,7 @@ def test_a_container_that_is_offline_is_reported_and_the_others_serve(make_serve
 # -- deaths -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_store_comes_back_on_its_port_with_what_was_acknowledged(make_server: Make) -> None:
+def test_a_killed_store_restarts_on_its_port_with_all_acknowledged_data(make_server: Make) -> None:
     """The other one is not disturbed; after SIGTERM, on which a store stops cleanly, it is restarted, too."""
     server = make_server(segment_stores=2).start()
     first, second = ports(server)
@@ -352,7 +352,7 @@ def test_a_held_store_does_not_keep_a_server_from_its_stop(make_quick: Callable[
     assert "Shutdown failed: " in server.log
 
 
-def test_a_store_that_hangs_is_ended_and_started_again(make_quick: Callable[..., StandaloneProcess]) -> None:
+def test_a_hung_store_is_killed_and_restarted(make_quick: Callable[..., StandaloneProcess]) -> None:
     """SIGSTOP and nothing else: after `health_timeout_s` there is a new process on the same port."""
     server = make_quick(health_timeout_s=0.5).start()
     port = ports(server)[0]

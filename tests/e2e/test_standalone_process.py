@@ -60,7 +60,7 @@ def test_ready_line_says_where_everything_is(make_server: Callable[..., Standalo
     assert warnings_in(server.log) == []
 
 
-def test_the_log_of_a_server_has_its_life_its_clients_and_its_changes(
+def test_the_log_of_a_server_has_life_cycle_clients_and_changes(
     make_server: Callable[..., StandaloneProcess],
 ) -> None:
     """Each line begins with the time in UTC."""
@@ -234,7 +234,7 @@ def test_a_port_in_use_is_reported_with_the_option_to_change_it(
     server.start()
 
 
-def test_ready_probe_tells_a_server_from_none(server: StandaloneProcess) -> None:
+def test_the_ready_probe_distinguishes_a_running_server_from_none(server: StandaloneProcess) -> None:
     """Exit code 0 and 1; JSON for programs."""
     probe = run_penstock("ready", "--uri", server.uri)
     assert (probe.returncode, probe.stdout) == (

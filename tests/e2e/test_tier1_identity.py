@@ -55,7 +55,7 @@ def test_a_server_does_not_start_without_its_tier_1(server: StandaloneProcess, t
     assert read(server) == [b"first", b"second"]
 
 
-def test_servers_whose_tiers_1_were_exchanged_do_not_start(server: StandaloneProcess, tmp_path: Path) -> None:
+def test_servers_with_exchanged_logs_do_not_start(server: StandaloneProcess, tmp_path: Path) -> None:
     with StandaloneProcess(tmp_path / "b") as other:
         for process, event in ((server, b"of a"), (other, b"of b")):
             write(process, event)

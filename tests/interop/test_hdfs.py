@@ -95,7 +95,7 @@ async def test_of_many_clients_that_create_a_file_at_once_one_succeeds(
         await client.close()
 
 
-async def test_a_writer_that_was_killed_leaves_what_it_synced_and_is_shut_out_by_the_next_append(
+async def test_a_killed_writer_leaves_its_synced_data_and_is_fenced_by_the_next_append(
     storage: HdfsChunkStorage,
 ) -> None:
     """Its file is open, the last block invisible to the library: read by WebHDFS, then closed by the next append."""
@@ -209,7 +209,7 @@ async def test_appends_of_every_length_land_across_blocks(hdfs_server: HdfsServe
     await files.close()
 
 
-async def test_what_is_not_permitted_or_has_no_room_is_reported_by_name(
+async def test_missing_permission_and_full_storage_are_reported_by_name(
     hdfs_server: HdfsServer, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, storage: HdfsChunkStorage
 ) -> None:
     await storage.create_with_content(NAME, [b"abc"])

@@ -180,7 +180,7 @@ def test_events_of_more_than_8_mib_arrive_whole(java: JavaProcess, server: Stand
     assert events == expected
 
 
-def test_a_committed_transaction_is_read_whole_and_an_aborted_one_not_at_all(
+def test_a_committed_transaction_is_read_completely_and_an_aborted_one_never(
     java: JavaProcess, server: StandaloneProcess
 ) -> None:
     """Commit and abort of transactions that were begun, and partly written, before the server was killed."""

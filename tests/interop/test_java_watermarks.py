@@ -33,7 +33,7 @@ def server(make_server: Callable[..., StandaloneProcess], tmp_path: Path) -> Sta
 
 
 @pytest.mark.parametrize("count", [1, 2, 127, 128, 300])
-def test_a_watermark_is_what_javas_own_class_stores(java: JavaProcess, count: int) -> None:
+def test_a_watermark_has_the_bytes_of_javas_own_class(java: JavaProcess, count: int) -> None:
     """Byte for byte, with segments whose number takes one byte and two."""
     ours = Watermark(-5, 2**62, tuple(
         MarkedSegment((index << 32) | index, index / count, (index + 1) / count, 1000 * index)

@@ -130,7 +130,9 @@ async def test_more_objects_than_one_answer_lists_are_all_listed(s3_server: S3Se
     assert found == names
 
 
-async def test_a_server_that_is_away_for_a_while_is_used_again_by_itself(tmp_path: Path, s3_server: S3Server) -> None:
+async def test_a_server_that_returns_is_used_without_a_restart_of_the_client(
+    tmp_path: Path, s3_server: S3Server
+) -> None:
     server = S3Server(tmp_path / "s3").start()
     try:
         bucket = new_bucket(server)

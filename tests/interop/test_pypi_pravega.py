@@ -277,7 +277,7 @@ def read_bytes(stream: pravega_client.ByteStream, length: int) -> bytes:
     return bytes(parts)
 
 
-async def test_a_committed_transaction_is_read_whole_and_an_aborted_one_not_at_all(
+async def test_a_committed_transaction_is_read_completely_and_an_aborted_one_never(
     server: StandaloneProcess, manager: pravega_client.StreamManager
 ) -> None:
     """Commit, abort, and a commit of a transaction that was open across a restart of the server."""

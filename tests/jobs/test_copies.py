@@ -117,7 +117,7 @@ def test_a_replay_is_there_once_however_often_it_is_run(target: Target) -> None:
 
 
 @pytest.mark.parametrize("is_while_reading", [False, True])
-def test_a_replay_of_a_source_that_was_recreated_ends_with_what_it_has(
+def test_a_replay_of_a_recreated_source_ends_with_the_events_so_far(
     target: Target, monkeypatch: pytest.MonkeyPatch, is_while_reading: bool
 ) -> None:
     """The new stream is as long as the old one, so the positions of the plan exist in it, too."""
@@ -335,7 +335,7 @@ def test_an_export_is_put_back_as_it_was(target: Target, tmp_path: Path) -> None
         assert [event for event in found if event in mine] == mine
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_unwritable_output_is_refused(tmp_path: Path) -> None:
     """Before the first event, except for a row without one: the error names the row."""
     with pytest.raises(InvalidArgumentError, match="neither a file"):
         BackfillSource([tmp_path], bytes_max=1)

@@ -140,7 +140,7 @@ def test_a_table_has_each_event_once_with_its_place(place: Place) -> None:
     }  # fmt: skip
 
 
-def test_an_end_is_kept_to_and_one_that_was_passed_already_is_none(place: Place) -> None:
+def test_an_end_cut_is_respected_and_a_passed_one_is_refused(place: Place) -> None:
     """Also where the stream was scaled in between."""
     stream = filled()
     first = cut(stream, {0: 17, 1: 34})
@@ -183,7 +183,7 @@ def test_the_second_of_two_exporters_continues_after_the_first(place: Place) -> 
     assert not list(place.directory.rglob(lost))
 
 
-def test_exporters_at_once_double_nothing(place: Place) -> None:
+def test_concurrent_exporters_write_no_event_twice(place: Place) -> None:
     """Three in threads, as fast as they can."""
     stream = filled(60)
     targets = [place.open() for _ in range(3)]
@@ -283,7 +283,7 @@ def test_an_iceberg_export_that_is_cut_off_anywhere_continues_without_a_gap(iceb
     assert at >= 6
 
 
-def test_a_commit_of_which_nothing_is_known_is_found_by_the_next_run(iceberg: IcebergPlace) -> None:
+def test_a_commit_with_unknown_outcome_is_found_by_the_next_run(iceberg: IcebergPlace) -> None:
     """The catalogue stays away after the commit; the files stay, because they may be part of the table."""
     stream = filled()
     catalog = iceberg.catalog()
@@ -344,7 +344,7 @@ def refusals() -> list[Exception]:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_a_commit_that_the_catalogue_refuses_is_known_not_to_be_done(iceberg: IcebergPlace, number: int) -> None:
+def test_a_commit_refused_by_the_catalogue_is_known_to_have_failed(iceberg: IcebergPlace, number: int) -> None:
     catalog = Failing(iceberg.catalog(), "commit_table", refusals()[number])
     with pytest.raises(ExportTargetError, match=r"refused the commit, and nothing was committed: .*Error: no"):
         failing_export(iceberg, catalog, 20.0)
@@ -352,7 +352,7 @@ def test_a_commit_that_the_catalogue_refuses_is_known_not_to_be_done(iceberg: Ic
     assert exported(iceberg) == Counter()
 
 
-def test_a_commit_that_always_loses_against_other_writers_is_known_not_to_be_done(iceberg: IcebergPlace) -> None:
+def test_a_commit_that_always_conflicts_is_known_to_have_failed(iceberg: IcebergPlace) -> None:
     from pyiceberg.exceptions import CommitFailedException
 
     catalog = Failing(iceberg.catalog(), "commit_table", CommitFailedException("late"))
@@ -457,7 +457,7 @@ def test_a_table_that_was_rolled_back_is_filled_again(iceberg: IcebergPlace) -> 
     assert exported(iceberg) == Counter(stream.written)
 
 
-def test_a_table_whose_snapshots_were_expired_is_not_begun_anew(iceberg: IcebergPlace) -> None:
+def test_a_table_with_expired_snapshots_is_not_exported_from_the_start(iceberg: IcebergPlace) -> None:
     """The error names the cut to resume from, and the export resumes there when that cut is confirmed."""
     stream = filled()
     export_all(stream, iceberg.open())
@@ -595,7 +595,7 @@ def test_an_export_follows_until_the_stream_is_sealed(place: Place, monkeypatch:
     assert exported(place) == Counter(stream.written)
 
 
-def test_a_full_disk_leaves_nothing_that_is_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_visible_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = filled()
     target = place.open()
 
@@ -611,7 +611,7 @@ def test_a_full_disk_leaves_nothing_that_is_read(place: Place, monkeypatch: pyte
     assert exported(place) == Counter(stream.written)
 
 
-def test_a_manifest_that_is_none_is_reported(tmp_path: Path) -> None:
+def test_an_invalid_manifest_is_reported(tmp_path: Path) -> None:
     place = ParquetPlace(tmp_path)
     export_all(filled(), place.open())
     newest = max((tmp_path / "_penstock").glob("*.json"))

@@ -24,12 +24,12 @@ def batch(*events: bytes) -> pa.RecordBatch:
     )  # fmt: skip
 
 
-def test_bytes_stay_as_they_are() -> None:
+def test_bytes_are_exported_unchanged() -> None:
     rows = RowShape("binary").rows(batch(b"\xff", b""))
     assert rows.to_pylist()[0] == {"event": b"\xff", "scope": "s", "stream": "t", "segment_id": 0, "offset": 0}
 
 
-def test_texts_that_are_none_keep_their_bytes() -> None:
+def test_events_that_are_not_text_keep_their_bytes() -> None:
     assert RowShape("text").rows(batch(b"a", b"b")).column("event_undecoded").null_count == 2
     rows = RowShape("text").rows(batch("ä".encode(), b"\xff")).to_pylist()
     assert [(row["event"], row["event_undecoded"]) for row in rows] == [("ä", None), (None, b"\xff")]
@@ -59,7 +59,7 @@ def test_fields_of_json_are_columns_of_their_types() -> None:
         b'{"g":"9999-12-31T23:59:59-05:00"}', b'{"g":"0001-01-01T00:00:00+05:00"}', b"\xef\xbb\xbf{}", b"\n", b"null",
     ],
 )  # fmt: skip
-def test_what_is_no_such_object_keeps_its_bytes_and_its_row(event: bytes) -> None:
+def test_events_that_are_not_such_an_object_keep_their_bytes_and_row(event: bytes) -> None:
     """Also an event that holds two objects, or none: it does not shift the rows after it."""
     shape = RowShape("json", fields_of("a string, b int, g timestamp, h json"))
     rows = shape.rows(batch(b'{"b":1}', event, b'{"b":3}')).to_pylist()
@@ -130,7 +130,7 @@ def test_a_field_may_have_a_column_of_another_name() -> None:
         ('`"` int', "quotation mark"),
     ],
 )
-def test_a_column_that_is_taken_is_refused_with_the_way_to_rename_it(text: str, advice: str) -> None:
+def test_a_duplicate_column_name_is_refused_with_the_option_that_renames_it(text: str, advice: str) -> None:
     with pytest.raises(InvalidArgumentError, match=advice):
         fields_of(text)
 
@@ -154,12 +154,12 @@ def test_an_event_without_a_routing_key_is_reported_with_the_reason(event: bytes
 @pytest.mark.parametrize(
     "text", ["", "a", "a foo", "a int, a long", "scope string", "a int b int", "event_undecoded json"]
 )
-def test_a_schema_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_schema_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         fields_of(text)
 
 
-def test_a_schema_is_for_json_alone() -> None:
+def test_a_schema_requires_json() -> None:
     with pytest.raises(InvalidArgumentError):
         RowShape("json")
     with pytest.raises(InvalidArgumentError):

@@ -177,7 +177,7 @@ def test_every_byte_is_compared_once_in_rounds_of_bounded_size(model: Model) -> 
     assert (at_once.checked_bytes, at_once.chunk_count) == (328, 5)
 
 
-def test_each_damage_is_reported_and_nothing_else(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_the_damage_is_reported(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for a chunk that is gone or too short, whatever parts it has; the rest is inspected as ever."""
     model.add("a", 90, 90, 90, 90, 90, 90)
     (model.root / "a.0").unlink()
@@ -198,7 +198,7 @@ def test_each_damage_is_reported_and_nothing_else(model: Model, monkeypatch: pyt
     assert (len(few.problems), few.problem_count) == (1, 4)
 
 
-def test_chunks_that_were_joined_meanwhile_are_no_damage_and_what_is_there_now_is_compared(model: Model) -> None:
+def test_chunks_joined_during_the_check_are_no_damage_and_the_new_chunk_is_compared(model: Model) -> None:
     model.add("a", 30, 30, 30)
     report = verified(model, ModelSums(lambda: model.join("a")), VerifySettings())
     assert told(report) == []
@@ -215,7 +215,7 @@ def test_chunks_that_were_joined_meanwhile_are_no_damage_and_what_is_there_now_i
     assert [(kind, chunk, offset) for kind, chunk, offset in told(report)] == [("block_damaged", "b.0+", 48)]
 
 
-def test_what_was_truncated_or_deleted_meanwhile_is_no_damage(model: Model) -> None:
+def test_data_truncated_or_deleted_during_the_check_is_no_damage(model: Model) -> None:
     model.add("a", 40, 40)
     model.add("b", 40)
 
@@ -250,7 +250,7 @@ def test_chunks_that_are_others_at_each_look_are_not_known(model: Model) -> None
     assert report.unknowns == ["a: its chunks changed between each of 3 attempts"]
 
 
-def test_a_server_that_is_away_is_asked_again_and_not_forever(model: Model) -> None:
+def test_requests_to_an_unavailable_server_are_retried_for_a_limited_time(model: Model) -> None:
     model.add("a", 30)
     away = ContainerNotFoundError(0, "starts")
     model.failures = [away, away]
@@ -280,7 +280,7 @@ def test_storage_that_is_away_is_waited_for_and_is_no_damage(model: Model) -> No
     assert verifier.report.problem_count == 0
 
 
-async def test_storage_that_goes_in_the_midst_is_not_taken_for_empty_and_may_come_back(model: Model) -> None:
+async def test_storage_that_disappears_during_the_check_is_not_taken_for_empty(model: Model) -> None:
     """The place is known by then, and is checked again before a chunk counts as missing."""
     model.add("a", 90)
     (layout,) = model.layouts([("a", 0, 90)])
@@ -309,6 +309,6 @@ def test_a_name_that_leads_out_of_storage_is_refused(model: Model) -> None:
         verified(model)
 
 
-def test_what_is_wrong_has_the_name_that_the_check_of_a_stopped_store_has() -> None:
+def test_damage_has_the_same_name_as_in_the_check_of_a_stopped_store() -> None:
     """Two commands report on chunks; their JSON uses one set of names."""
     assert set(Finding) - {Finding.SOUND, Finding.AWAY} <= {kind.value for kind in ProblemKind}

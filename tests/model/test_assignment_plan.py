@@ -64,7 +64,7 @@ def targets_of(stores: Mapping[str, LiveStore], drains: Sequence[str]) -> set[st
 
 
 @given(clusters())
-def test_what_every_plan_keeps(cluster: tuple[list[str], dict[str, LiveStore], Loads, list[str]]) -> None:
+def test_invariants_of_every_plan(cluster: tuple[list[str], dict[str, LiveStore], Loads, list[str]]) -> None:
     """All containers are at stores that may have them, evenly; the moves lead from the one to the other; repeatable."""
     owners, stores, loads, drains = cluster
     after, moves = plan(owners, stores, loads, drains, ALL)
@@ -264,7 +264,7 @@ def test_load_waits_for_everything_else() -> None:
     assert plan("aabb", live(2), hot_loads(), (), ALL, moving={3: "b"})[1] == ()
 
 
-def test_without_stores_everything_stays() -> None:
+def test_without_stores_nothing_moves() -> None:
     """What no store can take keeps its name, for when that store is back."""
     assert plan("ab", {}, NO_LOADS, (), ALL) == (("a", "b"), ())
 

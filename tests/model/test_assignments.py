@@ -57,7 +57,7 @@ def moved(before: ContainerAssignment, after: ContainerAssignment) -> dict[int, 
 
 
 @pytest.mark.parametrize(("container_count", "store_count"), [(12, 6), (6, 6), (4, 6)])
-def test_what_moves_when_stores_come_and_go(container_count: int, store_count: int) -> None:
+def test_number_of_moves_when_stores_join_and_leave(container_count: int, store_count: int) -> None:
     """S-239: no store, one, all, more stores than containers; one comes, one goes, all are exchanged, nothing "
     "changes."""
 

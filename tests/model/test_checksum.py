@@ -21,7 +21,7 @@ def test_checksum_is_that_of_the_standard(data: bytes) -> None:
     assert crc32c(data, 0) == VECTORS[data]
 
 
-def test_checksum_goes_on_over_buffers_of_any_kind() -> None:
+def test_a_checksum_continues_over_buffers_of_any_kind() -> None:
     """Whole, or in parts of bytes, bytearrays and views: also above the length at which other threads may run."""
     data = bytes(range(256)) * 1000
     for cut in (0, 1, 7, 64, 40_000, len(data)):

@@ -108,7 +108,7 @@ def test_a_later_version_is_refused(content: NodeContent, golden: bytes) -> None
     [b"", b"{", b"[]", b"7", b"{}", b'{"v":"1"}', b'{"v":1}', b'{"v":1,"owner":7}', b"\xff\xfe",
      b'{"v":1,"owner":"a","incarnation":"b","phase":"sleeping"}'],
 )  # fmt: skip
-def test_what_is_no_content_is_refused(content: bytes) -> None:
+def test_invalid_content_is_refused(content: bytes) -> None:
     """By the one error, which names the node."""
     with pytest.raises(NodeFormatError) as caught:
         decode_node(HeldNode, "/held/3", content)

@@ -64,7 +64,7 @@ def test_names_of_segments_of_transactions() -> None:
 @pytest.mark.parametrize(
     "name", ["", "7", "stream/7.#epoch.3", "a/b/c/7", "scope/stream/x.#epoch.3", "scope/stream/7.#epoch.x", "a/b/-1"]
 )
-def test_what_is_no_name_of_a_segment_is_refused(name: str) -> None:
+def test_an_invalid_segment_name_is_refused(name: str) -> None:
     """S-035: another number of parts, or parts that are no numbers."""
     with pytest.raises(InvalidNameError):
         parse_segment_name(name)
@@ -88,7 +88,7 @@ def test_names_with_a_meaning_of_their_own_cannot_be_created(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILE_SYSTEM_NAMES)
-def test_what_earlier_releases_created_under_such_names_can_be_named(name: str) -> None:
+def test_segments_with_names_of_earlier_releases_can_be_named(name: str) -> None:
     """Otherwise nothing could delete it."""
     assert check_scope_name(name) == name
     assert check_stream_name(name) == name

@@ -60,7 +60,7 @@ def rows(stores: int) -> list[str]:
 
 
 @pytest.mark.parametrize("stores", [1, 3])
-def test_the_table_of_the_guide_is_what_the_functions_return(stores: int) -> None:
+def test_the_table_of_the_guide_equals_the_results_of_the_functions(stores: int) -> None:
     text = GUIDE.read_text()
     for row in rows(stores):
         assert row in text, row

@@ -10,7 +10,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import LIMIT_NONE, Retention, RetentionKind, Scaling, ScalingKind, StreamConfig
 
 
-def test_scaling_policies_hold_what_the_wire_carries() -> None:
+def test_scaling_policies_accept_all_values_of_the_wire() -> None:
     """The three kinds with their defaults; a fixed count carries no rate and no factor, as the clients send it."""
     assert Scaling.fixed(3) == Scaling(ScalingKind.FIXED, 0, 0, 3)
     assert Scaling.by_event_rate(1000) == Scaling(ScalingKind.BY_EVENT_RATE, 1000, 2, 1)

@@ -60,7 +60,7 @@ times = st.integers(-(2**63), 2**63 - 1)
 
 @settings(deadline=None, max_examples=60)
 @given(times, times, segments)
-def test_what_was_stored_is_read(one: int, other: int, cut: tuple[MarkedSegment, ...]) -> None:
+def test_stored_records_are_decoded(one: int, other: int, cut: tuple[MarkedSegment, ...]) -> None:
     """Whatever the segments and the times; also when a later revision has put more after it."""
     watermark = Watermark(min(one, other), max(one, other), cut)
     data = watermark.encode()
@@ -70,7 +70,7 @@ def test_what_was_stored_is_read(one: int, other: int, cut: tuple[MarkedSegment,
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_other_bytes_are_reported_and_nothing_else_is_raised(data: st.DataObject) -> None:
+def test_other_bytes_raise_only_the_named_error(data: st.DataObject) -> None:
     """Each truncation, and bytes changed anywhere, are a watermark or a corruption."""
     broken = bytearray(ONE_BYTES)
     for _ in range(data.draw(st.integers(1, 3))):

@@ -95,9 +95,7 @@ async def test_several_requests_of_one_connection_are_answered_in_order(serve: S
     ],
     ids=["path", "method", "defect", "hang", "nonsense", "headers", "body"],
 )
-async def test_what_cannot_be_answered_is_refused_with_a_status(
-    serve: Serve, request_bytes: bytes, status: bytes
-) -> None:
+async def test_unanswerable_requests_get_a_status(serve: Serve, request_bytes: bytes, status: bytes) -> None:
     server = await serve()
     reply = await ask(server, request_bytes)
     assert reply.startswith(b"HTTP/1.1 " + status), reply[:200]

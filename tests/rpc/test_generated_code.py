@@ -61,7 +61,7 @@ def test_service_has_all_calls_under_the_names_that_clients_use() -> None:
     assert hasattr(controller_pb2_grpc, "ControllerServiceStub")
 
 
-def test_what_is_added_is_a_service_of_its_own() -> None:
+def test_additions_are_a_separate_service() -> None:
     """Pravega's clients never meet it: another package, and no message of theirs has a field more."""
     service = additions_pb2.DESCRIPTOR.services_by_name["PenstockControllerService"]
     assert service.full_name == "penstock.controller.v1.PenstockControllerService"

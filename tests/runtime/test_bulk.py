@@ -15,7 +15,7 @@ from penstock.runtime.bulk import STARTS_PER_TURN, all_ended, errors_of, for_eac
 T = TypeVar("T")
 
 
-async def test_no_more_begin_in_a_turn_than_others_can_wait_for() -> None:
+async def test_the_number_of_starts_per_turn_is_bounded() -> None:
     """At first, and when many answers come in at once, as they do behind a sync of the log."""
     turn = 0
     began: dict[int, int] = {}
@@ -71,7 +71,7 @@ async def test_a_turn_makes_no_more_tasks_than_requests_that_begin_in_it() -> No
     assert most <= 2 * STARTS_PER_TURN
 
 
-async def test_each_has_its_own_answer_and_a_few_at_a_time_are_under_way() -> None:
+async def test_each_item_has_its_own_result_and_concurrency_is_bounded() -> None:
     most = under_way = 0
 
     async def request(name: int) -> int:

@@ -20,7 +20,7 @@ assert 20 <= len(runs) // 2 <= 48, runs
 """
 
 
-def test_young_objects_are_looked_at_seldom_and_what_the_start_left_never() -> None:
+def test_young_objects_are_collected_rarely_and_those_of_the_start_never() -> None:
     """In a process of its own: the collector is the process's. Fifteen hundred objects bring about no collection."""
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=60)
 
@@ -63,6 +63,6 @@ print(runs.count(2), most)
 """
 
 
-def test_a_process_that_grows_looks_at_all_seldom_and_cycles_go_all_the_same() -> None:
+def test_a_growing_process_collects_rarely_and_cycles_are_freed() -> None:
     """Full collections run each time the kept memory has doubled. They also free cycles that were frozen alive."""
     subprocess.run([sys.executable, "-c", GROWTH], check=True, timeout=120)

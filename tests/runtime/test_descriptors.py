@@ -46,7 +46,7 @@ def test_chunks_are_kept_open_only_as_far_as_there_are_descriptors() -> None:
 
 
 @pytest.mark.parametrize("percent", [0, 100])
-def test_shares_that_leave_one_side_nothing_are_refused(percent: int) -> None:
+def test_shares_that_leave_a_side_without_descriptors_are_refused(percent: int) -> None:
     with pytest.raises(InvalidArgumentError):
         DescriptorSettings(controller_percent=percent)
 

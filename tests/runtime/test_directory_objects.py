@@ -135,7 +135,7 @@ async def test_ranges_end_with_the_object(objects: DirectoryObjects) -> None:
     [(28, StorageFullError), (13, StorageCredentialsError), (30, StorageCredentialsError), (5, StorageError)],
     ids=["ENOSPC", "EACCES", "EROFS", "EIO"],
 )
-async def test_errors_of_the_system_say_what_happened(
+async def test_errors_of_the_system_name_the_cause(
     objects: DirectoryObjects, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StorageError]
 ) -> None:
     """And leave neither an object nor a draft."""

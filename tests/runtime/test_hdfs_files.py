@@ -72,7 +72,7 @@ SAID: list[tuple[BaseException, type[StorageError]]] = [
 
 
 @pytest.mark.parametrize(("error", "meaning"), SAID, ids=lambda value: str(value)[:60])
-def test_what_hdfs_says_has_an_error_of_its_own(error: BaseException, meaning: type[StorageError]) -> None:
+def test_each_hdfs_error_has_its_own_class(error: BaseException, meaning: type[StorageError]) -> None:
     found = hdfs_error(error, "hdfs://node:8020", "/root/x")
     assert type(found) is meaning
     assert "/root/x" in str(found) or "hdfs://node:8020" in str(found)
@@ -83,7 +83,7 @@ class PanicException(BaseException):  # The library's name.
     pass
 
 
-def test_a_panic_is_reported_and_what_ends_the_program_passes() -> None:
+def test_a_panic_is_reported_and_exits_pass_through() -> None:
     place, path = "hdfs://node:8020", "/root/x"
     wanted = "the library panicked during an operation on /root/x"
     with pytest.raises(StorageError, match=wanted), told_in_our_words(place, path):

@@ -35,7 +35,7 @@ class Process:
         self.free = 0
 
 
-def test_what_is_free_goes_back_when_it_is_more_than_the_slack() -> None:
+def test_free_memory_above_the_slack_is_returned() -> None:
     process = Process()
     assert process.trim.look() == 0
     process.used, process.free = 60, 40
@@ -45,7 +45,7 @@ def test_what_is_free_goes_back_when_it_is_more_than_the_slack() -> None:
     assert process.times == 1
 
 
-def test_what_was_given_back_is_not_given_back_again() -> None:
+def test_returned_memory_is_not_returned_again() -> None:
     process = Process()
     process.trim.look()
     process.free = 200
@@ -67,7 +67,7 @@ def test_memory_outside_of_the_heap_is_tried_once_for_each_slack_that_it_grows_b
     assert process.times == 3
 
 
-def test_what_the_heap_gives_out_is_no_reason_to_look_for_more() -> None:
+def test_allocated_memory_causes_no_further_search() -> None:
     process = Process()
     process.trim.look()
     process.used = 1000
@@ -75,7 +75,7 @@ def test_what_the_heap_gives_out_is_no_reason_to_look_for_more() -> None:
     assert process.times == 0
 
 
-def test_memory_outside_that_goes_makes_no_room_for_what_is_free() -> None:
+def test_freed_memory_outside_the_heap_does_not_raise_the_limit() -> None:
     """The slack counts from the least there was, or what is free would take the place of what went."""
     process = Process(outside=200)
     process.trim.look()
@@ -106,7 +106,7 @@ print((before - resident_bytes()) // 1_000_000)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's heap is trimmed")
 @pytest.mark.parametrize(("how", "wait_s"), [("watched", 30), ("alone", 1)])
-def test_holes_between_what_stays_go_back_to_the_system(how: str, wait_s: int) -> None:
+def test_holes_between_live_blocks_are_returned_to_the_system(how: str, wait_s: int) -> None:
     """In separate processes; without a watcher the holes stay."""
     command = [sys.executable, "-c", CHURN, how, str(wait_s)]
     gone_mb = int(subprocess.check_output(command, timeout=60))

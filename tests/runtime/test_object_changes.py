@@ -79,7 +79,7 @@ def test_without_reading_back_a_lost_reply_would_be_taken_for_another_callers_ch
     simulate(scenario)
 
 
-def test_another_callers_content_is_an_error_and_stays() -> None:
+def test_content_of_another_caller_is_an_error_and_is_kept() -> None:
     async def scenario(objects: SimulatedObjects, first: ObjectVersion) -> None:
         second = await change_object(objects, KEY, b"second", first)
         with pytest.raises(ObjectChangedError, match="another caller's content"):
@@ -94,7 +94,7 @@ def test_another_callers_content_is_an_error_and_stays() -> None:
     simulate(scenario)
 
 
-def test_an_outcome_that_stays_unknown_is_raised_as_unknown_and_the_call_may_be_repeated() -> None:
+def test_an_unresolved_outcome_is_raised_as_unknown_and_the_call_can_be_repeated() -> None:
     """Not as a refusal, although the last attempts were refused: an earlier one may still arrive."""
     settings = ObjectChangeSettings(attempts_max=3)
 
@@ -112,7 +112,7 @@ def test_an_outcome_that_stays_unknown_is_raised_as_unknown_and_the_call_may_be_
     simulate(scenario)
 
 
-def test_what_never_had_an_effect_is_raised_as_what_it_is() -> None:
+def test_a_change_known_to_have_no_effect_raises_its_own_error() -> None:
     settings = ObjectChangeSettings(attempts_max=3)
 
     async def scenario(objects: SimulatedObjects, first: ObjectVersion) -> None:
@@ -225,7 +225,7 @@ def test_races_are_lost_on_a_store_that_checks_and_replaces_in_two_steps() -> No
         assert simulation.run(lambda: races(False))
 
 
-def test_versions_are_compared_by_what_both_have() -> None:
+def test_versions_are_compared_by_their_common_parts() -> None:
     assert ObjectVersion("a", "1").is_same(ObjectVersion("a", None))
     assert not ObjectVersion("a", "1").is_same(ObjectVersion("b", "1"))
     assert ObjectVersion(None, "1").is_same(ObjectVersion("a", "1"))

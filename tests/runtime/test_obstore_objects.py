@@ -124,9 +124,7 @@ def refusal(status: int, code: str) -> Answer:
         (400, "InvalidArgument", StorageError),
     ],
 )
-async def test_what_a_store_refuses_is_reported_by_its_own_error(
-    status: int, code: str, error: type[StorageError]
-) -> None:
+async def test_a_refusal_of_the_store_has_its_own_error(status: int, code: str, error: type[StorageError]) -> None:
     """For every call alike; and with words that say where, why, and what to do."""
     async with served(lambda *request: refusal(status, code)) as objects:
         for call in (
@@ -158,7 +156,7 @@ def test_a_machine_without_credentials_and_without_a_role_is_reported(said: str)
     assert "Debug source" not in str(error)
 
 
-async def test_what_is_said_of_one_object_is_no_error_of_the_store() -> None:
+async def test_an_error_about_one_object_is_no_failure_of_the_store() -> None:
     async with served(lambda *request: refusal(404, "NoSuchKey")) as objects:
         with pytest.raises(NoSuchObjectError):
             await objects.get("key")
@@ -241,7 +239,7 @@ async def test_a_store_that_does_not_answer_is_given_up_in_time() -> None:
                     await call()
 
 
-async def test_a_store_that_is_not_there_is_distinguished_from_one_that_breaks_off() -> None:
+async def test_an_unreachable_store_is_distinguished_from_a_broken_connection() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         objects = opened(unused.getsockname()[1])
@@ -253,7 +251,7 @@ async def test_a_store_that_is_not_there_is_distinguished_from_one_that_breaks_o
 
 
 @pytest.mark.parametrize("length", [2, 10])
-async def test_an_object_that_comes_short_is_an_error(length: int) -> None:
+async def test_a_short_object_is_an_error(length: int) -> None:
     """SS-210: it is whole or an error, never less than was asked for. What comes short is all only at its end."""
 
     def respond(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
@@ -308,7 +306,7 @@ def test_google_and_azure_are_opened_by_the_same_code(monkeypatch: pytest.Monkey
         open_object_store(ObjectPlace("az", "container"), ObjectStoreSettings())
 
 
-def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(InvalidArgumentError, match=r"the extra 's3' of Penstock"):
         open_object_store(ObjectPlace("s3", "bucket"), ObjectStoreSettings())

@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "settings.toml"
 
 
-def test_defaults_hold_when_nothing_is_said() -> None:
+def test_defaults_apply_without_values() -> None:
     """And equal the dataclass's own."""
     assert load_settings(StandaloneSettings) == StandaloneSettings()
 
@@ -203,7 +203,7 @@ def test_work_in_the_background_can_be_switched_off(path: str) -> None:
 
 
 @pytest.mark.parametrize(("port", "stores"), [(65536, 1), (70000, 1), (65534, 3), (-1, 1)])
-def test_a_port_for_administrators_that_is_none_is_refused(port: int, stores: int) -> None:
+def test_an_invalid_administration_port_is_refused(port: int, stores: int) -> None:
     """Some event loops take 70000 for 4464. One that is off is not inspected."""
     flags = {"segment_store.admin.port": port, "segment_store.admin.is_enabled": True, "segment_stores": stores}
     with pytest.raises(InvalidArgumentError, match=r"segment_store\.admin\.port"):

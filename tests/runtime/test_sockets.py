@@ -34,7 +34,7 @@ async def test_a_port_is_free_again_once_its_server_has_ended() -> None:
 
 
 @pytest.mark.parametrize("host", ["256.1.1.1", "::ffff", "127.0.0.1"])
-async def test_other_troubles_are_for_the_server_to_find(host: str) -> None:
+async def test_other_errors_are_left_to_the_server(host: str) -> None:
     """An address that is none, or not of this machine; a port that nothing uses."""
     await check_port_is_unused(host, 0)
 

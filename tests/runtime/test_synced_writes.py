@@ -62,7 +62,7 @@ def test_a_synced_write_is_one_system_call(monkeypatch: pytest.MonkeyPatch, call
 
 
 @pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
-def test_where_it_is_refused_the_process_writes_and_syncs_apart_from_then_on(
+def test_after_a_refusal_the_process_writes_and_syncs_in_two_calls(
     monkeypatch: pytest.MonkeyPatch, calls: list[str], file: LocalFile, error: int
 ) -> None:
     answer_flags_with(monkeypatch, calls, error)

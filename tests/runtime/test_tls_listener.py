@@ -154,7 +154,7 @@ def test_silent_connections_are_bounded(play: Callable[[Scenario], None]) -> Non
     play(scenario)
 
 
-def test_handshakes_that_do_not_go_on_are_given_up_for_others(play: Callable[[Scenario], None]) -> None:
+def test_stalled_handshakes_are_dropped_for_new_ones(play: Callable[[Scenario], None]) -> None:
     async def scenario(place: Place) -> None:
         async with place.listening(replace(LONG, under_way_max=3, grace_s=0.05)) as listener:
             first = [place.stranger(PART) for _ in range(3)]

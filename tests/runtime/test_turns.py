@@ -31,7 +31,7 @@ async def test_each_step_has_a_turn_of_its_own_in_the_order_in_which_they_came()
     assert "".join(name for _, name in steps) == "abcd" * 20
 
 
-async def test_a_cancelled_waiter_takes_no_turn_of_the_others() -> None:
+async def test_a_cancelled_waiter_uses_no_turn() -> None:
     turns = Turns()
     gave_up = [asyncio.ensure_future(turns.wait_turn()) for _ in range(10)]
     last = asyncio.ensure_future(turns.wait_turn())

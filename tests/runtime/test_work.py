@@ -55,7 +55,7 @@ async def test_results_and_errors_come_back(work: ThreadedWork) -> None:
     assert await work.run(int, "8") == 8
 
 
-async def test_the_loop_hears_news_of_a_function_in_order_and_before_its_end(work: ThreadedWork) -> None:
+async def test_the_loop_gets_progress_of_a_function_in_order_and_before_its_end(work: ThreadedWork) -> None:
     pool = work.pool("p", PoolSettings(thread_count_max=1))
     heard: list[object] = []
 
@@ -70,7 +70,7 @@ async def test_the_loop_hears_news_of_a_function_in_order_and_before_its_end(wor
     assert heard == [*range(100), "end"]
 
 
-async def test_who_begins_a_function_is_notified_of_its_end_in_the_turn_in_which_the_loop_does(
+async def test_the_caller_gets_the_end_of_a_function_in_the_turn_in_which_the_loop_gets_it(
     work: ThreadedWork,
 ) -> None:
     """Before whatever that turn schedules; also of an error. Of one that is refused it hears at once, and once."""
@@ -143,7 +143,7 @@ async def test_hung_threads_are_replaced_up_to_a_number_and_then_work_is_refused
     assert await pool.run(int, "7") == 7
 
 
-async def test_what_waits_for_hung_threads_is_refused_once_all_hang(work: ThreadedWork, hanging: Hanging) -> None:
+async def test_waiting_work_is_refused_once_all_threads_hang(work: ThreadedWork, hanging: Hanging) -> None:
     """It need not wait for its own time-out, and never runs."""
     pool = work.pool("p", PoolSettings(thread_count_max=1, hung_count_max=0))
     stuck, waiting = pool.run(hanging.call), pool.run(hanging.call)
@@ -215,7 +215,7 @@ async def test_cancelled_work_that_waits_never_runs(work: ThreadedWork, hanging:
     assert seen == ["end"]
 
 
-async def test_close_waits_for_work_but_not_for_what_was_abandoned(work: ThreadedWork, hanging: Hanging) -> None:
+async def test_close_waits_for_work_but_not_for_abandoned_work(work: ThreadedWork, hanging: Hanging) -> None:
     """Nothing more is accepted."""
     healthy, hung = work.pool("healthy", PoolSettings()), work.pool("hung", PoolSettings())
     abandoned = hung.run(hanging.call)
@@ -230,7 +230,7 @@ async def test_close_waits_for_work_but_not_for_what_was_abandoned(work: Threade
     hanging.may_go_on.set()
 
 
-async def test_close_leaves_behind_what_does_not_end(
+async def test_close_abandons_work_that_does_not_end(
     work: ThreadedWork, hanging: Hanging, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The process must be able to end."""

@@ -111,7 +111,7 @@ async def test_a_thousand_writes_use_the_slots_again(ring: WriteRing, file: Loca
     assert file.read(0, 8192) == b"".join(at.to_bytes(8, "big") for at in range(1024))
 
 
-async def test_what_has_no_slot_or_is_too_long_is_for_a_thread(ring: WriteRing, file: LocalFile) -> None:
+async def test_writes_without_slot_or_too_long_use_a_thread(ring: WriteRing, file: LocalFile) -> None:
     ignored: list[object] = []
     assert not ring.begin(file, 0, [bytes(SLOT_LENGTH), b"x"], ignored.append)
     assert not ring.begin(file, 0, [], ignored.append)
@@ -122,7 +122,7 @@ async def test_what_has_no_slot_or_is_too_long_is_for_a_thread(ring: WriteRing, 
     assert not ignored
 
 
-async def test_an_error_of_the_disk_comes_back_as_from_a_thread(ring: WriteRing, file: LocalFile) -> None:
+async def test_a_disk_error_is_raised_as_from_a_thread(ring: WriteRing, file: LocalFile) -> None:
     """A full disk is reported as such; a bad descriptor is an example of all other errors."""
     full = LocalFile("/dev/full", os.open("/dev/full", os.O_RDWR))
     with pytest.raises(StorageFullError, match="no space left while writing 3 bytes"):
@@ -141,7 +141,7 @@ async def test_an_error_of_the_disk_comes_back_as_from_a_thread(ring: WriteRing,
     ("result", "is_usable"),
     [(2, True), (-errno.EAGAIN, True), (-errno.ECANCELED, True), (-errno.EOPNOTSUPP, False), (-errno.EINVAL, False)],
 )
-async def test_what_the_kernel_has_not_done_to_its_end_is_done_by_a_thread(
+async def test_a_write_that_the_kernel_did_not_complete_is_done_by_a_thread(
     ring: WriteRing, result: int, is_usable: bool
 ) -> None:
     """Cut short, taken back, or refused; what is refused once is not asked for again."""

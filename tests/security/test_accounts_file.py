@@ -28,7 +28,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AccountsFile:
     return made
 
 
-def test_a_new_file_is_for_its_owner_alone(file: AccountsFile) -> None:
+def test_a_new_file_is_readable_by_its_owner_only(file: AccountsFile) -> None:
     assert file.path.stat().st_mode & 0o777 == 0o600
     assert file.path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -58,7 +58,7 @@ def test_a_granted_entry_decides_before_the_others(file: AccountsFile) -> None:
         file.revoke("ann", "prn::/scope:shop")
 
 
-def test_lines_that_are_not_changed_stay_as_they_are(file: AccountsFile) -> None:
+def test_unchanged_lines_are_preserved(file: AccountsFile) -> None:
     text = file.path.read_text()
     file.path.write_text(f"# who may do what\n{text}")
     file.add("bob", "secret", [])
@@ -73,7 +73,7 @@ def test_a_name_that_the_file_cannot_hold_is_refused(file: AccountsFile, name: s
     assert file.path.read_bytes() == before
 
 
-def test_what_cannot_be_done_changes_nothing(file: AccountsFile, tmp_path: Path) -> None:
+def test_a_refused_change_writes_nothing(file: AccountsFile, tmp_path: Path) -> None:
     before = file.path.read_bytes()
     with pytest.raises(AccountsError, match="exists"):
         file.add("ann", "other", [])

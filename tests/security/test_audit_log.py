@@ -71,7 +71,7 @@ async def test_files_are_renamed_by_size_and_the_oldest_is_removed(tmp_path: Pat
     assert len(list(tmp_path.iterdir())) == 3
 
 
-async def test_a_file_moved_by_another_program_is_made_anew(tmp_path: Path, runtime: Runtime) -> None:
+async def test_a_file_moved_by_another_program_is_created_again(tmp_path: Path, runtime: Runtime) -> None:
     log = AuditLog(tmp_path / "a", AuditSettings(), runtime.work, lambda: 0)
     await log.start()
     log.record(entry("first"))

@@ -159,7 +159,7 @@ async def test_a_peer_that_fails_often_is_refused_and_others_are_not(make: Make)
         await authenticator.account_of(basic_header("ann", "1"), "other")
 
 
-async def test_what_is_remembered_is_bounded(make: Make) -> None:
+async def test_remembered_passwords_are_bounded(make: Make) -> None:
     authenticator = make(remembered_max=5, peers_max=5)
     for number in range(20):
         with pytest.raises(AuthenticationError):

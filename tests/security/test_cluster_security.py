@@ -87,7 +87,7 @@ def test_a_process_that_is_secured_otherwise_is_refused(
     assert "/hosts/s~1 at zk (store-1:6000)" in str(refused.value)
 
 
-def test_a_fingerprint_names_a_key_and_does_not_show_it() -> None:
+def test_a_fingerprint_identifies_a_key_without_revealing_it() -> None:
     keys = TokenKeys((b"k" * 64, b"o" * 64))
     first, second = keys.fingerprints(b"cluster")
     assert (first, second) == keys.fingerprints(b"cluster")

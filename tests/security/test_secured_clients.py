@@ -143,7 +143,7 @@ async def test_a_name_that_is_not_in_the_certificate_is_reported(tmp_path: Path)
         await secured.close()
 
 
-async def test_tokens_that_expire_lose_and_delay_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expiring_tokens_lose_and_delay_no_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer and a reader work through several lives of their tokens, without leeway and without refresh ahead."""
     for module in ("penstock.security.tokens", "penstock.segmentstore.token_access"):
         monkeypatch.setattr(f"{module}.LEEWAY_S", 0)

@@ -85,7 +85,7 @@ async def test_wrong_credentials_are_refused_for_every_call(secured: SecuredServ
         assert await code_of(stub.getControllerServerList(pb.ServerRequest())) == "UNAUTHENTICATED"
 
 
-async def test_what_exists_and_what_does_not_is_refused_alike(secured: SecuredServer) -> None:
+async def test_refusals_do_not_reveal_whether_a_name_exists(secured: SecuredServer) -> None:
     stub = secured.stub("neighbour")
     codes = {
         await code_of(stub.getStreamConfiguration(pb.StreamInfo(scope=scope, stream=stream)))

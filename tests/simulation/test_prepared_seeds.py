@@ -9,7 +9,7 @@ from penstock_simulation.runner import run
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_was_prepared_ends_as_its_sink_decides(seed: int) -> None:
+def test_prepared_transactions_end_as_their_sink_decides(seed: int) -> None:
     """Never by its lease; with all of its events or none; beside scales; and its stream is not sealed before."""
     outcome = run(seed, PREPARED)
     assert outcome.violations == ()

@@ -184,7 +184,7 @@ def test_reader_whose_close_failed_can_be_closed_again(monkeypatch: pytest.Monke
         simulation.run(play)
 
 
-def test_nothing_is_taken_from_a_connection_after_its_reset() -> None:
+def test_no_frame_is_read_from_a_connection_after_its_reset() -> None:
     """Seed 511308 of links that break: the simulated network, not Penstock, lost the middle of a connection.
 
     What a client had sent before a reset was dropped, what it sent afterwards arrived. An event was missing.
@@ -233,7 +233,7 @@ async def test_table_that_leaves_memory_during_a_look_up_does_not_call_its_keys_
         await looking
 
 
-async def test_what_a_successor_has_freed_is_no_corruption() -> None:
+async def test_chunks_freed_by_a_successor_are_no_corruption() -> None:
     """Seeds 69, 90 and 236: an incarnation that was shut out, and did not know yet, said that chunks were damaged."""
     lives = Incarnations()
     old = await lives.start()
@@ -266,7 +266,7 @@ class _UnreliableChunks(MemoryChunkStorage):
         return await super().read(name, offset, length)
 
 
-async def test_read_of_a_chunk_is_tried_again_when_storage_fails_it() -> None:
+async def test_a_failed_read_of_a_chunk_is_retried() -> None:
     """Seed 80: a start needed very many reads, one of them always failed, and the server never came up."""
     chunks = _UnreliableChunks()
     lives = Incarnations()
@@ -309,7 +309,7 @@ def test_seeds_that_failed_once_pass(seed: int) -> None:
     assert run(seed).violations == ()
 
 
-def test_who_takes_a_log_in_haste_misleads_nobody_who_comes_after() -> None:
+def test_a_hasty_claim_of_a_log_does_not_mislead_later_owners() -> None:
     """It does not wait until its predecessor can no longer answer, so it may not claim that none can."""
     changes = [
         f"{5 + 4 * container + delay_s} Takeover container={container} is_patient={is_patient}\n"

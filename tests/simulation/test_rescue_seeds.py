@@ -15,7 +15,7 @@ from penstock_simulation.workloads.profile import Profile
 
 
 @pytest.mark.parametrize(("profile", "seed"), [(RESCUES, 1), (OBJECT_RESCUES, 10)], ids=["directory", "bucket"])
-def test_what_was_flushed_is_recovered_whenever_the_machines_are_lost(profile: Profile, seed: int) -> None:
+def test_flushed_data_is_recovered_after_a_loss_of_the_machines_at_any_time(profile: Profile, seed: int) -> None:
     outcome = run(seed, profile.of_length(20.0))
     assert outcome.violations == ()
     assert outcome.counts["stores recovered"] > 1

@@ -60,7 +60,7 @@ def content(start: int, end: int) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(1))
-def test_an_hour_of_endless_writing_takes_bounded_space_and_nothing_gone_is_ever_read(seed: int) -> None:
+def test_an_hour_of_writing_uses_bounded_space_and_no_truncated_event_is_read(seed: int) -> None:
     """90 times its minimum is written, the store dies now and then. At each moment its chunks are little more than what
     is kept, and in the end no more. A read of any old place answers the bytes that were there, or where the stream
     begins: never others, never less than what it promises to keep.

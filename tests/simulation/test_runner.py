@@ -104,7 +104,7 @@ def test_a_failing_plan_is_shrunk_to_faults_that_still_fail() -> None:
         assert not run(outcome.seed, PLANTED.profile, plan=plan).is_ok
 
 
-def test_what_a_change_of_owners_reveals_is_shrunk_to_that_change() -> None:
+def test_a_failure_caused_by_a_change_of_owners_is_shrunk_to_it() -> None:
     """Changes of owners are of the plan, as all faults are: they can be left out, and nothing else makes them."""
     with ZOMBIE.apply():
         outcome = run(failing_seed(ZOMBIE), ZOMBIE.profile)
@@ -156,7 +156,7 @@ def test_run_prints_totals_as_text_and_as_json() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5:5", "9:3", "a:b", "1:2:3"])
-def test_seeds_that_are_none_are_refused(text: str) -> None:
+def test_invalid_seeds_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="write first:end"):
         parse_seeds(text)
 
@@ -166,7 +166,7 @@ def test_a_range_of_seeds_is_half_open() -> None:
     assert list(parse_seeds("8")) == [8]
 
 
-def test_totals_remember_what_failed() -> None:
+def test_totals_include_failed_seeds() -> None:
     with PLANTED.apply():
         outcome = run(failing_seed(), PLANTED.profile)
     totals = Totals()

@@ -36,7 +36,7 @@ def as_host(simulation, host, function, *arguments):
         simulation.loop.current = before
 
 
-def test_what_a_host_has_not_synced_it_alone_sees():
+def test_unsynced_writes_are_visible_on_their_host_only():
     def check(simulation, server, one, other):
         mine, theirs = server.mounted(one), server.mounted(other)
         file = as_host(simulation, one, lambda: mine.open("/file", create=True))
@@ -59,7 +59,7 @@ def test_what_a_host_has_not_synced_it_alone_sees():
 
 
 @pytest.mark.parametrize("death", Death)
-def test_a_host_that_dies_leaves_what_it_synced_and_gives_its_locks_back(death):
+def test_a_dead_host_leaves_its_synced_files_and_releases_its_locks(death):
     left = set()
 
     def check(simulation, server, one, other):
@@ -126,7 +126,7 @@ def test_faults_are_those_of_the_host_that_calls():
     simulate(check)
 
 
-def test_only_the_server_loses_what_it_had_not_synced():
+def test_only_the_server_loses_unsynced_data():
     def check(simulation, server, one, other):
         mine = server.mounted(one)
         file = as_host(simulation, one, lambda: mine.open("/file", create=True))

@@ -117,7 +117,7 @@ def test_a_thousand_events_go_through_a_crash_in_the_middle_of_disk_work(call_co
         world.check(simulation.run(scenario))
 
 
-def test_a_store_that_was_shut_down_in_order_comes_back_with_everything():
+def test_a_cleanly_stopped_store_restarts_with_all_data():
     with Simulation(1) as simulation:
         world = World(simulation)
 

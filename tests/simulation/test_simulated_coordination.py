@@ -60,7 +60,7 @@ def play(scenario: Callable[[Service], Awaitable[None]]) -> None:
         assert simulation.loop.unhandled == []
 
 
-def test_members_that_are_heard_of_stay_for_as_long_as_they_like() -> None:
+def test_members_with_heartbeats_stay_without_limit() -> None:
     async def scenario(service: Service) -> None:
         first, second = await service.join(service.one), await service.join(service.other)
         await asyncio.sleep(20 * TOO_LONG_S)
@@ -70,7 +70,7 @@ def test_members_that_are_heard_of_stay_for_as_long_as_they_like() -> None:
     play(scenario)
 
 
-def test_a_member_that_stands_still_for_too_long_is_gone_and_wakes_up_as_one_that_does_not_know_it() -> None:
+def test_a_member_paused_for_too_long_has_ended_without_knowing_it() -> None:
     """The other members are notified meanwhile; it takes itself for a member until its next request."""
 
     async def scenario(service: Service) -> None:
@@ -89,7 +89,7 @@ def test_a_member_that_stands_still_for_too_long_is_gone_and_wakes_up_as_one_tha
     play(scenario)
 
 
-def test_a_member_that_stands_still_for_less_than_that_stays() -> None:
+def test_a_member_paused_for_less_than_its_session_stays() -> None:
     async def scenario(service: Service) -> None:
         first, second = await service.join(service.one), await service.join(service.other)
         service.other.pause()
@@ -101,7 +101,7 @@ def test_a_member_that_stands_still_for_less_than_that_stays() -> None:
     play(scenario)
 
 
-def test_a_member_that_is_cut_off_has_no_answers_and_is_gone_for_the_others() -> None:
+def test_a_partitioned_member_gets_no_answers_and_ends_for_the_others() -> None:
     """It gets an error with its first request after the reconnect; a call that waited for a change fails as well."""
 
     async def scenario(service: Service) -> None:
@@ -137,7 +137,7 @@ def test_sessions_outlast_a_crash_of_the_service() -> None:
     play(scenario)
 
 
-def test_who_dies_is_gone_after_the_time_of_its_session_and_who_leaves_at_once() -> None:
+def test_a_dead_member_ends_with_its_session_and_a_leaving_one_at_once() -> None:
     async def scenario(service: Service) -> None:
         first = await service.join(service.one)
         await service.join(service.other)
@@ -182,7 +182,7 @@ def test_a_client_asks_another_controller_when_its_own_gives_no_answer(trouble: 
         assert simulation.loop.unhandled == []
 
 
-def test_what_a_controller_has_left_is_finished_by_another_one_without_anybody_asking() -> None:
+def test_work_left_by_a_controller_is_finished_by_another_without_a_request() -> None:
     """A controller dies during a seal, while the segment store is paused, and does not come back."""
     with Simulation(3) as simulation:
         cluster = SimulatedCluster(simulation, ClusterSettings(controller_count=2))

@@ -56,7 +56,7 @@ def test_news_of_blocking_work_come_in_order_and_before_its_end(cut_rate):
 
 
 @pytest.mark.parametrize("death", list(Death))
-def test_a_crash_runs_nothing_more_not_even_clean_up(simulation, death):
+def test_a_crash_runs_no_further_code(simulation, death):
     seen = []
 
     async def main(host):
@@ -257,7 +257,7 @@ def test_cancelling_run_cancels_what_runs(simulation):
     assert simulation.run(scenario) == ["machine"]
 
 
-def test_a_paused_host_stands_still_and_catches_up(simulation):
+def test_a_paused_host_does_nothing_and_catches_up(simulation):
     ticks = []
 
     async def main(host):
@@ -319,7 +319,7 @@ def test_clocks_jump_and_drift_each_for_itself(simulation):
     assert simulation.run(scenario) == (WALL_CLOCK_MS_FIRST + 96_000, WALL_CLOCK_MS_FIRST + 100_000)
 
 
-def test_a_main_that_fails_takes_its_host_down_and_is_started_again(simulation):
+def test_a_failed_main_ends_its_host_and_is_restarted(simulation):
     async def main(host):
         if host.life < 3:
             raise ValueError(f"life {host.life}")
@@ -414,7 +414,7 @@ def test_cancelled_work_continues_if_it_was_started_and_never_begins_if_not():
     assert run_on_host(jobs, thread_count=1) == ["started"]
 
 
-def test_close_waits_for_work_and_takes_no_more():
+def test_close_waits_for_work_and_refuses_more():
     async def jobs(host):
         seen = []
         job = asyncio.ensure_future(host.runtime.work.run(seen.append, "done"))

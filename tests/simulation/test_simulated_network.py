@@ -188,7 +188,7 @@ def test_a_cancelled_connect_leaves_nothing_behind():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_partition_holds_arrives_in_order_after_it(seed):
+def test_data_held_by_a_partition_arrives_in_order_after_it(seed):
     world = World(seed)
 
     async def scenario():
@@ -315,7 +315,7 @@ def test_a_reset_ends_both_sides_and_may_lose_what_is_on_the_way():
     assert outcomes == {b"", b"x"}
 
 
-def test_nothing_arrives_after_bytes_that_a_reset_has_lost():
+def test_no_bytes_arrive_after_bytes_lost_by_a_reset():
     """They waited to be sent again, and what was sent later was on its way already: TCP never delivers that."""
     for seed in range(20):
         world = World(seed)

@@ -147,7 +147,7 @@ def test_a_buffered_protocol_gets_the_same_bytes(over):
     over(scenario, make_server=BufferedRecorder)
 
 
-def test_both_ways_at_once(over):
+def test_data_flows_in_both_directions_at_once(over):
     async def scenario(client, server):
         client.transport.write(b"a" * MIB)
         server.transport.write(b"b" * MIB)
@@ -215,7 +215,7 @@ def test_bad_limits_are_refused(over):
     over(scenario)
 
 
-def test_close_sends_what_was_written_and_then_ends_both_sides(over):
+def test_close_sends_written_bytes_and_then_ends_both_sides(over):
     async def scenario(client, server):
         client.transport.write(bytes(5 * MIB))
         client.transport.close()

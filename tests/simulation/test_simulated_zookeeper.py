@@ -78,7 +78,7 @@ async def until(session: SimulatedSession, state: Session) -> float:
     return now_s() - began_s
 
 
-def test_a_follower_that_lags_answers_with_what_it_has() -> None:
+def test_a_lagging_follower_answers_with_old_data() -> None:
     """Its client reads the past until the follower catches up; a change on what was read is refused."""
 
     async def scenario(world: World) -> None:
@@ -139,7 +139,7 @@ def test_a_lost_answer_leaves_a_change_made() -> None:
     run(scenario)
 
 
-def test_a_client_that_is_cut_off_does_not_know_it_at_once() -> None:
+def test_a_partitioned_client_does_not_detect_it_at_once() -> None:
     """It is CONNECTED until it notices the silence, meanwhile its requests get no answer; then nothing is sent."""
 
     async def scenario(world: World) -> None:

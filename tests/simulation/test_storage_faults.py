@@ -105,7 +105,7 @@ def test_a_host_dies_at_a_disk_call_of_held_work():
     simulate(scenario, cut_rate=1.0)
 
 
-def test_what_was_held_waits_on_while_its_host_is_paused():
+def test_held_calls_keep_waiting_while_their_host_is_paused():
     async def scenario(simulation, host):
         job = asyncio.create_task(timed(host, write, host.disk, "/chunk", b"a"))
         await asyncio.sleep(0.001)
@@ -153,7 +153,7 @@ def test_a_simulation_ends_with_work_held():
     simulate(scenario)
 
 
-def test_a_full_disk_takes_what_fits_and_no_new_file_beyond():
+def test_a_full_disk_accepts_what_fits_and_no_further_file():
     async def scenario(simulation, host):
         write(host.disk, "/before", bytes(100))
         strike(simulation, DiskFull("machine", 10, 1.0))

@@ -9,7 +9,7 @@ from penstock_simulation.runner import run
 
 
 @pytest.mark.parametrize("seed", [3, 4, 6])
-def test_no_event_goes_that_a_subscriber_has_not_worked_off(seed: int) -> None:
+def test_no_event_is_truncated_before_all_subscribers_acknowledged_it(seed: int) -> None:
     """By itself and by hand, changed in between; and what all have acknowledged does go."""
     outcome = run(seed, SUBSCRIBERS)
     assert outcome.violations == ()
@@ -21,7 +21,7 @@ def test_no_event_goes_that_a_subscriber_has_not_worked_off(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_only_the_maximum_takes_what_a_subscriber_has_not_acknowledged(seed: int) -> None:
+def test_only_the_maximum_truncates_unacknowledged_events(seed: int) -> None:
     """By size and by time, beside one that is silent; the minimum stays, and chunks go with what is truncated."""
     outcome = run(seed, LIMITED_SUBSCRIBERS)
     assert outcome.violations == ()

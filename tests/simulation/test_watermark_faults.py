@@ -28,7 +28,7 @@ ROUNDS = 25
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_event_comes_that_was_noted_before_the_lower_bound_through_crashes(seed: int) -> None:
+def test_no_event_at_or_before_the_lower_bound_arrives_through_crashes(seed: int) -> None:
     """Each event has its time; two writers note it behind each, while controllers and the store crash, and it scales.
 
     The lower bound never goes back, and comes to the last time of the slower writer.

@@ -145,7 +145,7 @@ def row_length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("row_length")
 @pytest.mark.parametrize("how", ["before", "behind", "lost"])
-def test_a_batch_that_is_cut_off_anywhere_is_there_once_when_it_is_run_again(server: MemoryServer, how: str) -> None:
+def test_a_batch_interrupted_anywhere_is_stored_once_after_its_repetition(server: MemoryServer, how: str) -> None:
     """The driver dies before or after each request, or its reply is lost; then the batch is repeated by new tasks."""
 
     async def step(driver: Driver) -> None:
@@ -173,7 +173,7 @@ def test_a_batch_that_is_cut_off_anywhere_is_there_once_when_it_is_run_again(ser
     run(server, step)
 
 
-def test_a_driver_that_comes_late_is_refused(server: MemoryServer) -> None:
+def test_a_late_driver_is_refused(server: MemoryServer) -> None:
     async def step(driver: Driver) -> None:
         await driver.write(0, events_of(0), 1)
         await driver.write(1, events_of(1), 1)
@@ -211,7 +211,7 @@ async def intend(driver: Driver, batch: int, transactions: dict[str, tuple[str, 
     await ledger.close()
 
 
-def test_an_intent_that_was_aborted_as_a_whole_gives_way_to_the_batch_that_comes_again(server: MemoryServer) -> None:
+def test_a_completely_aborted_intent_is_replaced_by_the_repeated_batch(server: MemoryServer) -> None:
     """Its limit has run out, as the driver was away for so long."""
 
     async def step(driver: Driver) -> None:
@@ -261,7 +261,7 @@ def test_an_earlier_batch_that_was_left_at_its_intent_is_finished_first(server: 
     run(server, step)
 
 
-def test_an_abort_spares_what_is_to_commit_and_shuts_out_a_write_that_is_still_under_way(server: MemoryServer) -> None:
+def test_an_abort_spares_committing_transactions_and_fences_running_writes(server: MemoryServer) -> None:
     async def step(driver: Driver) -> None:
         own = await prepared(driver, 0, [b"one"])
         sink = driver.identity(0).sink
@@ -328,7 +328,7 @@ def test_events_become_durable_while_their_transaction_is_announced_and_it_is_pr
     run(server, step)
 
 
-def test_what_is_left_goes_while_a_batch_continues_record_as_done_and_not_before_it_is_committed(
+def test_leftovers_are_removed_only_after_the_batch_is_committed(
     server: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def step(driver: Driver) -> None:
@@ -380,7 +380,7 @@ def test_sinks_of_one_application_count_their_batches_apart(server: MemoryServer
     run(server, step)
 
 
-def test_a_row_that_is_none_is_reported() -> None:
+def test_an_invalid_row_is_reported() -> None:
     row = LedgerRow(SinkIdentity("a", "s/t"), 3, BatchState.INTENT, {"s/t": ("00" * 16,)}, 17)
     assert LedgerRow.decode(row.encode(), "here") == row
     for damaged in (b"", b"{}", row.encode()[:-1], row.encode().replace(b"intent", b"indent")):
@@ -433,7 +433,7 @@ def test_a_query_that_another_query_overtook_at_its_commit_is_refused(server: Me
     run(server, step)
 
 
-def test_a_row_without_a_query_is_of_the_query_that_comes_next(server: MemoryServer) -> None:
+def test_a_row_without_a_query_belongs_to_the_next_query(server: MemoryServer) -> None:
     """Rows of earlier versions have none, and a batch write outside of a streaming query has none."""
 
     async def step(driver: Driver) -> None:

@@ -134,9 +134,7 @@ def test_a_driver_that_ends_or_fails_is_an_error_that_names_its_log(start: Calla
         start("import time; time.sleep(600)").wait_started(0.2)
 
 
-def test_a_query_that_hangs_is_an_error_that_says_what_to_do(
-    start: Callable[[str], DriverProcess], tmp_path: Path
-) -> None:
+def test_a_hung_query_is_an_error_with_advice(start: Callable[[str], DriverProcess], tmp_path: Path) -> None:
     driver = start("import time; print('{\"started\": 1}', flush=True); time.sleep(600)")
     driver.wait_started(GUARD_S)
     driver.go(plan(tmp_path))
@@ -166,9 +164,7 @@ def test_a_driver_is_held_in_the_midst_of_a_micro_batch(
     assert watch.until_batch_done(driver, midst.batch)
 
 
-def test_a_query_that_is_done_before_leaves_nothing_to_hold(
-    start: Callable[[str], DriverProcess], tmp_path: Path
-) -> None:
+def test_a_finished_query_has_nothing_to_suspend(start: Callable[[str], DriverProcess], tmp_path: Path) -> None:
     driver = start(QUERY.replace("COUNT", "2"))
     watch = QueryWatch(client_with([1]), "a/c", Checkpoint(tmp_path), lambda progress: None, timeout_s=GUARD_S)
     driver.wait_started(GUARD_S)

@@ -93,7 +93,7 @@ def test_too_little_waits_for_more_or_until_it_has_waited_long_enough(store, new
     assert reader.latestOffset(fourth, limit)["positions"] == {"0": end}
 
 
-def test_a_run_to_what_is_there_now_waits_for_nothing(store, new_stream, live, clock) -> None:
+def test_a_run_to_the_current_end_does_not_wait(store, new_stream, live, clock) -> None:
     stream = new_stream(1)
     writer = live(stream)
     writer.wait_for(4)

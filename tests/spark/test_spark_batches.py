@@ -81,7 +81,7 @@ def test_batches_are_bounded_in_rows_and_bytes(monkeypatch: pytest.MonkeyPatch) 
     assert all(0 < batch.num_rows <= 7 for batch in found)
 
 
-def test_an_event_larger_than_a_batch_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_larger_than_a_batch_is_returned_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches_module, "BATCH_BYTES_TARGET", 100)
     events = [b"a", b"b" * 5000, b"c"]
     found = batches_of(frame_events(events), 64, columns=("event",))
@@ -233,7 +233,7 @@ class RefusedTask:
 
 
 @pytest.mark.parametrize(("stream", "ended_by"), [("killed", KeyboardInterrupt), ("b", InvalidArgumentError)])
-def test_what_ended_a_task_is_reported_though_it_cannot_be_undone(
+def test_the_error_of_a_task_is_reported_if_its_abort_fails(
     monkeypatch: pytest.MonkeyPatch, stream: str, ended_by: type[BaseException]
 ) -> None:
     from penstock.spark import store

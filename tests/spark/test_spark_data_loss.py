@@ -42,7 +42,7 @@ def plans(failure_count: int) -> Callable[[Losses | None], str]:
     return plan
 
 
-def test_a_plan_under_which_more_goes_is_made_again_so_many_times() -> None:
+def test_a_plan_overtaken_by_truncation_is_repeated_a_bounded_number_of_times() -> None:
     passing = parse_source_options({**OPTIONS, "failOnDataLoss": "false"})
     plan, losses = source._planned(passing, plans(source.PLAN_ATTEMPTS_MAX - 1))
     # What an attempt found that came to nothing is not counted twice.
@@ -67,7 +67,7 @@ def test_a_segment_that_is_deleted_under_a_task_ends_its_range(store, client, ne
         list(failing.read(partition))
 
 
-def test_a_batch_goes_on_after_what_is_gone_only_when_it_is_told_to(spark, store, client, new_stream, write) -> None:
+def test_a_batch_skips_truncated_events_only_with_the_option(spark, store, client, new_stream, write) -> None:
     stream = new_stream(1)
     old = client.tail(stream).to_text()
     write(stream, 10)
@@ -78,9 +78,7 @@ def test_a_batch_goes_on_after_what_is_gone_only_when_it_is_told_to(spark, store
     assert events_of(read(spark, store, stream, startingStreamCut=old, failOnDataLoss="false")) == Counter(kept)
 
 
-def test_a_query_goes_on_over_segments_that_were_deleted(
-    spark, store, client, new_stream, write, tmp_path: Path
-) -> None:
+def test_a_query_continues_after_deleted_segments(spark, store, client, new_stream, write, tmp_path: Path) -> None:
     """While it was away its stream was split, merged and truncated, in the middle of a segment and over whole ones."""
     stream, out, checkpoint = new_stream(2), tmp_path / "out", tmp_path / "checkpoint"
     first = write(stream, 20)
@@ -109,7 +107,7 @@ def test_a_query_goes_on_over_segments_that_were_deleted(
     assert json.loads(query.lastProgress.sources[0].endOffset)["lostBytes"] == lost[-1]
 
 
-def test_a_task_under_which_its_range_goes_reads_what_is_left_once(store, client, new_stream, write, caplog) -> None:
+def test_a_task_whose_range_is_truncated_reads_the_rest_once(store, client, new_stream, write, caplog) -> None:
     """Truncated between plan and read, and again in the middle of the read."""
     stream = new_stream(1)
     write(stream, 2)

@@ -115,7 +115,7 @@ def test_json_of_every_type_is_decoded_and_unknown_fields_are_left_out() -> None
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_record_is_malformed_and_its_neighbours_are_not(event: bytes) -> None:
+def test_an_invalid_record_is_malformed_and_its_neighbours_are_valid(event: bytes) -> None:
     found = decode([b'{"id": 1}', event, b'{"id": 2}'])
     assert [value and value["id"] for value in found["value"]] == [1, None, 2]
     assert found["malformed"] == [None, event, None]
@@ -213,7 +213,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, str], complaint:
         parse_source_options({"stream": "a/b", **options})
 
 
-def test_what_is_decoded_takes_the_place_of_the_event() -> None:
+def test_decoded_columns_replace_the_event() -> None:
     given = {"stream": "a/b", "decode": "json", "decodeSchema": "id long"}
     assert list(source_columns(given)) == ["value", "scope", "stream", "segment_id", "offset"]
     assert source_columns({**given, "malformed": "null", "columns": "event,malformed,value"}) == {

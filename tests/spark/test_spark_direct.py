@@ -115,7 +115,7 @@ def test_a_task_releases_its_lease_if_no_other_task_has_it(is_sole: bool, caplog
     )
 
 
-def test_a_task_that_could_not_read_directly_warns_and_tries_no_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_cannot_read_directly_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     stream = StandInStream()
     wanted = ByteRange(1, 0, 500)
     part = DirectPart(DirectPlan(stream.layout(wanted)), OPTIONS)

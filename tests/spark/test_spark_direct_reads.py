@@ -55,9 +55,7 @@ def flushed(store, stream: str, tail: int, wanted_bytes: int) -> int:
         time.sleep(0.2)
 
 
-def test_tasks_read_chunks_themselves_or_through_the_store_and_say_so(
-    spark, store, client, new_stream, write, worker_logs
-) -> None:
+def test_tasks_report_whether_they_read_chunks_directly(spark, store, client, new_stream, write, worker_logs) -> None:
     """The proof: a chunk that was damaged without the store's knowledge fails a query that reads chunks only.
 
     The store still has those bytes in memory, so a query that may use it continues from that very byte, and reports

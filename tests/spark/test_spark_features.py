@@ -18,7 +18,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("heading", "column_count"), [("Features", 5), ("The connector's scenarios", 2)])
-def test_every_row_names_tests_that_are_there_or_says_why_it_has_none(heading: str, column_count: int) -> None:
+def test_every_row_names_existing_tests_or_gives_a_reason(heading: str, column_count: int) -> None:
     """A row without a test is a promise that nothing checks."""
     text = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     there = set(re.findall(r"^(?:async )?def (test_\w+)\(", text, re.MULTILINE))

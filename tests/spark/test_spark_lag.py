@@ -67,7 +67,7 @@ def test_the_lag_is_what_lies_between_the_end_and_the_tail() -> None:
         )
 
 
-def test_events_are_estimated_by_the_batch_and_not_at_all_before_there_was_one() -> None:
+def test_events_are_estimated_from_batches_and_not_before_the_first() -> None:
     """A batch of no rows, or over a scale event, tells nothing new; bytes that were lost are no events."""
     tracker = LagTracker()
     behind = offset(s0=1000)
@@ -105,7 +105,7 @@ def test_bytes_have_waited_since_a_report_showed_them() -> None:
     assert waited(61.5, 300, 302) == 1.5
 
 
-def test_what_is_remembered_of_tails_and_queries_is_bounded() -> None:
+def test_remembered_tails_and_queries_are_bounded() -> None:
     """With too many tails what has waited is understated, no longer than by the distance of two; never overstated."""
     tracker = LagTracker()
     count = 10 * TAIL_COUNT_MAX
@@ -189,7 +189,7 @@ class ScaledStream:
         raise NotImplementedError
 
 
-def test_after_a_scale_event_the_offsets_are_not_enough_and_the_store_may_be_asked(
+def test_lag_across_a_scale_needs_requests_to_the_store(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     end, latest = offset(s0=60), offset(**{f"s{NEXT}": 70})
@@ -214,7 +214,7 @@ def test_after_a_scale_event_the_offsets_are_not_enough_and_the_store_may_be_ask
     assert "only partly known: no store" in caplog.text
 
 
-def test_no_request_is_made_where_nothing_was_scaled() -> None:
+def test_lag_without_a_scale_needs_no_request() -> None:
     def refuse(name: str) -> ScaledStream:
         raise AssertionError(name)
 
@@ -300,7 +300,7 @@ def test_the_listener_keeps_the_latest_of_each_query_that_runs(caplog: pytest.Lo
     assert [lag.query for lag in listener.latest()] == ["two"]
 
 
-def test_the_listener_asks_so_many_questions_about_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_listener_sends_a_bounded_number_of_requests_per_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each report begins anew."""
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
     from penstock.spark import LagListener, listener

@@ -61,7 +61,7 @@ def test_where_a_stream_begins_and_ends_in_texts_that_reads_take(spark, store, c
     assert frame.count() == 10
 
 
-def test_segments_are_those_that_are_kept(spark, store, client, new_stream, write) -> None:
+def test_the_segment_table_has_the_retained_segments(spark, store, client, new_stream, write) -> None:
     stream = new_stream(2)
     write(stream, 20)
     scale(store, stream, [0], [(0.0, 0.25), (0.25, 0.5)])
@@ -115,7 +115,7 @@ def test_a_ledger_without_writes_is_empty(spark, store, client) -> None:
     assert table(spark, store, "Ledger", scope="never-written") == []
 
 
-def test_what_is_no_table_is_refused_with_the_nearest_one(spark, store, new_stream) -> None:
+def test_an_unknown_table_is_refused_with_the_nearest_name(spark, store, new_stream) -> None:
     stream = new_stream(1)
     with pytest.raises(Exception, match="did you mean 'StreamInfo'"):
         table(spark, store, "StreamInfos", stream=stream)

@@ -28,7 +28,7 @@ def test_an_offset_of_an_older_checkpoint_is_read() -> None:
     assert StreamCut.from_text(old) == StreamCut("s", "t", {0: 10, SEGMENT_OF_EPOCH_1: 7})
 
 
-def test_what_was_lost_is_counted_beside_the_cut_and_the_offset_stays_one() -> None:
+def test_lost_bytes_are_stored_in_the_offset() -> None:
     offset = to_offset("s", "t", {0: 10}, 300)
     assert lost_bytes(offset) == 300
     assert lost_bytes(to_offset("s", "t", {0: 10})) == 0

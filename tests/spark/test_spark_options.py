@@ -79,7 +79,7 @@ def test_an_unknown_option_names_the_nearest_known_one() -> None:
         parse_sink_options({"stream": "a/b", "zzz": "1"})
 
 
-def test_what_spark_adds_by_itself_is_ignored() -> None:
+def test_options_added_by_spark_are_ignored() -> None:
     noise = {"path": "/x", "checkpointlocation": "/y", "owner": "me", "provider": "penstock", "option.stream": "a/b"}
     assert parse_source_options({"stream": "a/b"} | noise) == parse_source_options({"stream": "a/b"})
     assert parse_sink_options({"stream": "a/b"} | noise).stream == "b"
@@ -127,7 +127,7 @@ def test_a_bad_duration_is_refused(text: str) -> None:
         parse_source_options({"stream": "a/b", "readTimeout": text})
 
 
-def test_what_is_loaded_or_saved_may_be_the_stream_and_never_a_directory() -> None:
+def test_the_path_may_name_a_stream_and_never_a_directory() -> None:
     assert parse_source_options({"path": "retail/orders"}).only == "retail/orders"
     assert parse_sink_options({"path": "retail/orders", "uri": "tcp://h:1"}).target == "retail/orders"
     assert parse_source_options({"path": "a/b", "stream": "retail/orders"}).only == "retail/orders"
@@ -159,7 +159,7 @@ def test_a_micro_batch_has_a_most_and_a_least() -> None:
         parse_source_options({"stream": "a/b", "maxEventsPerTrigger": "0"})
 
 
-def test_a_schema_narrows_the_columns_to_what_there_is() -> None:
+def test_a_schema_selects_existing_columns() -> None:
     options = parse_source_options({"stream": "a/b"})
     plain = narrowed(options, [Column("offset", "bigint"), Column("event", "binary")])
     assert (plain.columns, plain.declared) == (("offset", "event"), ())
@@ -171,7 +171,7 @@ def test_a_schema_narrows_the_columns_to_what_there_is() -> None:
             narrowed(options, columns)
 
 
-def test_lost_data_are_an_error_unless_it_is_said_otherwise() -> None:
+def test_lost_data_is_an_error_by_default() -> None:
     assert parse_source_options({"stream": "a/b"}).fails_on_loss
     assert not parse_source_options({"stream": "a/b", "failOnDataLoss": "False"}).fails_on_loss
     assert parse_source_options({"stream": "a/b"}).has_whole_transactions
@@ -205,7 +205,7 @@ def test_a_sink_writes_exactly_once_unless_this_is_switched_off() -> None:
         parse_sink_options({"stream": "a/b", "exactlyOnce": "perhaps"})
 
 
-def test_who_writes_is_an_application_with_batches_or_a_job() -> None:
+def test_a_writer_is_an_application_with_batches_or_a_job() -> None:
     assert parse_sink_options({"stream": "a/b"}).app is None
     application = parse_sink_options({"stream": "a/b", "appId": "revenue", "batchId": "7"})
     assert (application.app, application.batch) == ("revenue", 7)
@@ -224,7 +224,7 @@ def test_who_writes_is_an_application_with_batches_or_a_job() -> None:
         ({"transactionLimit": "500ms"}, "at least '1s'"),
     ],
 )
-def test_a_contradiction_about_who_writes_is_refused(options: dict[str, str], complaint: str) -> None:
+def test_contradicting_writer_options_are_refused(options: dict[str, str], complaint: str) -> None:
     with pytest.raises(InvalidArgumentError, match=complaint):
         parse_sink_options({"stream": "a/b"} | options)
 

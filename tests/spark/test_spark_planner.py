@@ -75,7 +75,7 @@ def scaled() -> ModelStream:
     )
 
 
-def test_all_there_is_goes_to_the_tail_through_every_scale_event() -> None:
+def test_available_now_reads_to_the_tail_through_every_scale() -> None:
     stream = scaled()
     assert advance(stream, stream.head(), stream.tail(), None) == {2: 20, 4: 30}
     assert ranges_between(stream, stream.head(), stream.tail()) == [
@@ -87,7 +87,7 @@ def test_all_there_is_goes_to_the_tail_through_every_scale_event() -> None:
     ]
 
 
-def test_nothing_new_gives_the_start() -> None:
+def test_without_new_events_the_end_is_the_start() -> None:
     stream = scaled()
     assert advance(stream, stream.tail(), stream.tail(), 100) == stream.tail()
     assert ranges_between(stream, stream.tail(), stream.tail()) == []
@@ -206,7 +206,7 @@ def truncated(stream: ModelStream, cut: Mapping[int, int]) -> TruncatedStream:
     return TruncatedStream(stream.data, stream.replaces, kept_from=dict(cut))
 
 
-def test_what_is_gone_stops_a_walk_and_names_the_option_that_passes_it() -> None:
+def test_a_truncated_range_stops_planning_and_names_the_option_that_skips_it() -> None:
     stream = truncated(scaled(), {2: 0, 4: 10})
     with pytest.raises(NoSuchSegmentError) as caught:
         ranges_between(stream, {0: 10, 1: 0}, stream.tail())
@@ -215,7 +215,7 @@ def test_what_is_gone_stops_a_walk_and_names_the_option_that_passes_it() -> None
         advance(stream, {2: 0, 4: 0}, stream.tail(), 25)
 
 
-def test_what_is_gone_is_passed_and_noted_when_losses_are_requested() -> None:
+def test_a_truncated_range_is_skipped_and_counted_with_the_option() -> None:
     stream, losses = truncated(scaled(), {2: 0, 4: 10}), Losses()
     assert ranges_between(stream, {0: 10, 1: 0}, stream.tail(), losses) == [ByteRange(2, 0, 20), ByteRange(4, 10, 30)]
     # The lengths of 0, 1 and 3 are no longer known.
@@ -237,7 +237,7 @@ def test_a_batch_that_is_replayed_behind_its_own_end_has_nothing_left() -> None:
     assert losses.ranges == [ByteRange(4, 0, 10)]
 
 
-def test_nothing_is_noted_where_nothing_is_gone() -> None:
+def test_no_loss_is_counted_without_truncation() -> None:
     stream, losses = scaled(), Losses()
     assert ranges_between(stream, stream.head(), stream.tail(), losses) == ranges_between(
         stream, stream.head(), stream.tail()
@@ -334,7 +334,7 @@ def test_steps_of_so_many_events_cover_every_byte_once_in_order(
 
 
 @given(stream=streams(), before=st.integers(0, 400), at=st.integers(0, 400), bytes_max=st.integers(1, 500))
-def test_steps_over_what_is_gone_cover_every_byte_that_is_kept_once_in_order(
+def test_steps_over_truncated_ranges_cover_each_retained_byte_once_in_order(
     stream: ModelStream, before: int, at: int, bytes_max: int
 ) -> None:
     """A query at any position, truncated at any position; it continues in steps, and to its end."""

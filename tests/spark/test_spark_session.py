@@ -203,7 +203,7 @@ def test_cuts_that_the_stream_does_not_reach_are_refused(spark, store, new_strea
         read(spark, store, stream, endingStreamCut='{"cut":{"0":308}}').count()
 
 
-def test_a_truncated_stream_is_read_from_what_is_kept_and_older_cuts_are_refused(
+def test_a_truncated_stream_is_read_from_its_head_and_older_cuts_are_refused(
     spark, store, client, new_stream, write
 ) -> None:
     stream = new_stream(1)

@@ -238,7 +238,7 @@ def delete(client: Client, stream: str) -> None:
 
 
 @pytest.mark.parametrize("is_planned", [False, True])
-def test_a_deleted_stream_goes_by_fail_on_data_loss(
+def test_a_deleted_stream_follows_the_option_fail_on_data_loss(
     store, client, new_streams, write, live, caplog, is_planned: bool
 ) -> None:
     """Deleted before its batch is planned, or before it is read; made anew, it is read from its beginning."""
@@ -313,7 +313,7 @@ def test_cuts_are_of_some_streams_and_the_others_are_read_whole(store, client, n
     assert batch_events(reader._options) == Counter(event for _, event in wanted.elements())
 
 
-def test_a_run_to_what_is_there_now_knows_no_later_streams(store, new_streams, write, live) -> None:
+def test_a_run_to_the_current_end_ignores_later_streams(store, new_streams, write, live) -> None:
     scope, first = new_streams("a")
     writer = live(first)
     query = Query(store, f"{scope}/*")

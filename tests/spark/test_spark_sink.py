@@ -106,7 +106,7 @@ def test_rows_name_their_streams(spark, store, client, new_stream) -> None:
     assert events(client, odd) == Counter(b"row %d" % number for number in range(1, 100, 2))
 
 
-def test_what_is_wrong_with_the_target_is_found_before_any_task(spark, store, client, new_stream) -> None:
+def test_errors_of_the_target_are_found_before_any_task(spark, store, client, new_stream) -> None:
     sealed = new_stream(1)
     client.seal_stream(sealed)
     for stream, complaint in ((sealed, "is sealed and takes no more"), ("spark-tests/absent", "absent")):
@@ -117,7 +117,7 @@ def test_what_is_wrong_with_the_target_is_found_before_any_task(spark, store, cl
         write(rows_of(spark, 10).withColumn("stream", F.lit("s")), store, None, scope="no-such-scope")
 
 
-def test_a_query_goes_by_its_own_id_and_batches(spark, store, client, new_stream, tmp_path: Path) -> None:
+def test_a_query_uses_its_own_id_and_batches(spark, store, client, new_stream, tmp_path: Path) -> None:
     """Spark says them to each task under names of its own: `sql.streaming.queryId`, `streaming.sql.batchId`."""
     source, target = new_stream(2), new_stream(2)
     write(rows_of(spark, 300), store, source)

@@ -189,7 +189,7 @@ def test_a_store_that_hangs_ends_the_read_once_with_what_to_do(
 
 
 @pytest.mark.parametrize("error", [SegmentTruncatedError("s", start_offset=90, offset=30), NoSuchSegmentError("s")])
-def test_bytes_that_are_gone_are_reported_at_once(
+def test_truncated_bytes_are_reported_at_once(
     monkeypatch: pytest.MonkeyPatch, stream: StoredStream, error: PenstockError
 ) -> None:
     client = serve(monkeypatch, (30, error))
@@ -221,7 +221,7 @@ def test_boundaries_and_event_ends_come_from_the_bytes(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("borders", [[0, 60, 120, 180, 200], [0, 100, 200], [0, 200]])
-def test_of_what_lies_far_before_a_target_nothing_is_read_and_the_boundary_is_the_same(
+def test_a_search_for_a_boundary_reads_only_near_its_target(
     monkeypatch: pytest.MonkeyPatch, stream: StoredStream, borders: list[int]
 ) -> None:
     """Events are 20 bytes, and a walk is at most 50: borders between appends say where it may begin."""

@@ -47,7 +47,7 @@ def cuts(query: Query, at: str | None = None) -> dict[str, StreamCut]:
     return {name: StreamCut(*split_scoped_name(name), dict(cut)) for name, cut in place.cuts.items()}
 
 
-def test_a_query_holds_what_it_has_not_committed(store, client, new_stream, live) -> None:
+def test_a_query_retains_uncommitted_events(store, client, new_stream, live) -> None:
     """From its first micro-batch on; Spark commits a batch with the next one."""
     stream = new_stream(2)
     writer = live(stream)

@@ -150,7 +150,7 @@ class Deadly:
         return killed_once, (self.marker, self.layout)
 
 
-def test_a_worker_that_is_killed_costs_nothing_but_its_work(
+def test_a_killed_worker_costs_only_its_own_work(
     spark: Any, small_store: StandaloneProcess, chunked: Callable[[str], str], tmp_path: Path
 ) -> None:
     # Its module is none that workers know.

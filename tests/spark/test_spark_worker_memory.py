@@ -70,7 +70,7 @@ def frozen_in_a_process(environment: dict[str, str]) -> dict[str, int]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def test_a_process_that_is_no_worker_freezes_nothing() -> None:
+def test_a_process_other_than_a_worker_freezes_no_objects() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_REUSE_WORKER"}
     found = frozen_in_a_process(environment)
     assert (found["first"], found["second_as_source"], found["second_as_sink"]) == (False, False, False)

@@ -240,7 +240,7 @@ def test_made_directories_are_durable_at_once_unless_the_process_dies_in_between
 # Crash, kill.
 
 
-def test_crash_kinds_do_what_they_say() -> None:
+def test_each_crash_kind_has_its_documented_effect() -> None:
     for kind, expected in ((CrashKind.DROP, {}), (CrashKind.KEEP, {"/f": b"abcdefgh"})):
         disk = disk_with(faults=DiskFaults(sector_bytes=SECTOR, crash_kinds=(kind,)))
         write(disk, "/f", 0, b"abcdefgh")
@@ -276,7 +276,7 @@ def test_crash_and_kill_end_handles_and_locks_and_a_kill_keeps_the_page_cache() 
         assert disk.files()["/f"] == b"old"
 
 
-def test_a_synced_write_is_durable_and_nothing_else_is() -> None:
+def test_only_synced_writes_are_durable() -> None:
     """Its sectors as the page cache has them, and the length; other unsynced writes stay so, cut where it lies."""
     disk = disk_with({"/f": b"o" * 2048}, DiskFaults(sector_bytes=512, crash_kinds=(CrashKind.DROP,)))
     file = write(disk, "/f", 0, b"a" * 1536)
@@ -290,7 +290,7 @@ def test_a_synced_write_is_durable_and_nothing_else_is() -> None:
     assert shown[2500:2600] == b"c" * 100
 
 
-def test_of_what_a_synced_write_has_left_unsynced_any_sector_may_survive() -> None:
+def test_any_sector_of_unsynced_data_may_survive_a_crash() -> None:
     disk = disk_with({"/f": b"o" * 1536}, DiskFaults(sector_bytes=512))
     file = write(disk, "/f", 0, b"a" * 1536)
     file.write_synced(512, [b"b" * 512])
@@ -316,7 +316,7 @@ def test_a_synced_write_whose_sync_fails_raises_and_may_be_lost(outcome: FailedS
     assert disk.files()["/f"][:3] in ((b"ooo", b"new") if outcome is FailedSync.TEAR else (b"ooo",))
 
 
-def test_a_crash_in_the_midst_of_a_synced_write_may_tear_it() -> None:
+def test_a_crash_during_a_synced_write_may_tear_it() -> None:
     disk = disk_with({"/f": b"o" * 1024}, DiskFaults(sector_bytes=512))
     file = disk.open("/f")
     torn: set[bytes | None] = set()

@@ -225,7 +225,7 @@ async def test_a_group_is_reset_after_a_dry_run_and_deleted(pages: httpx.AsyncCl
             pass
 
 
-async def test_transactions_say_what_they_wait_for_and_are_decided(
+async def test_a_transaction_page_names_the_cause_of_waiting_and_can_decide(
     pages: httpx.AsyncClient, client: aio.Client
 ) -> None:
     opened = await client.begin_transaction(STREAM, lease_s=60)
@@ -247,7 +247,7 @@ async def test_transactions_say_what_they_wait_for_and_are_decided(
     assert "Ended lately" in late.text
 
 
-async def test_retention_and_storage_say_what_would_go_and_who_holds_it(
+async def test_retention_page_shows_the_next_truncation_and_the_holding_group(
     pages: httpx.AsyncClient, client: aio.Client
 ) -> None:
     space = (await pages.get(f"/console/storage?scope={SCOPE}")).text

@@ -67,7 +67,7 @@ def test_conditions(where: str, is_match: bool) -> None:
         " and ".join(["a = 1"] * (TERMS_MAX + 1)), "a = " + "x" * LENGTH_MAX, "a == 1", "!", "a = 1 or or",
     ],
 )  # fmt: skip
-def test_what_is_not_a_filter_is_refused(where: str) -> None:
+def test_an_invalid_filter_is_refused(where: str) -> None:
     with pytest.raises(BadRequestError):
         event_filter("", where)
 

@@ -271,7 +271,7 @@ async def test_another_host_is_refused_with_a_page(pages: httpx.AsyncClient) -> 
     assert "attacker.example" in answer.text
 
 
-async def test_lists_are_divided_into_pages_and_ask_no_stream(
+async def test_lists_have_pages_and_cost_no_request_per_stream(
     pages: httpx.AsyncClient, orders: str, penstock_server: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "ROWS_MAX", 2)

@@ -88,7 +88,7 @@ def test_frames_inside_the_buffer_are_not_copied() -> None:
     assert (bytes(one), bytes(two)) == (b"One", b"Two")
 
 
-def test_owned_payload_stays_what_it_was() -> None:
+def test_an_owned_payload_is_not_changed_by_later_reads() -> None:
     receiver = FrameReceiver(buffer_length=64)
     long = frame(7, body(5000))
     kept = []

@@ -95,7 +95,7 @@ async def test_values_that_cannot_go_are_not_looked_through(lives: Incarnations)
     assert counted.pass_count <= 40 // 2
 
 
-async def test_a_flush_of_many_segments_is_not_a_look_at_all_of_them_for_each(
+async def test_a_flush_of_many_segments_does_not_scan_all_of_them_for_each(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The storage writer is woken again while jobs run; what it inspects then is not everything, again and again."""
@@ -159,7 +159,7 @@ async def test_appends_that_are_held_do_not_have_all_segments_looked_at_again_wh
     await until(lambda: looks >= 2)
 
 
-async def test_a_log_that_cannot_be_cut_is_not_searched_again(
+async def test_a_log_that_cannot_be_truncated_is_not_searched_again(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While one segment of many holds the log up, a round asks that one alone.

@@ -71,7 +71,7 @@ async def test_a_segment_comes_back_as_it_was_with_its_id(lives: Incarnations) -
         await append(container, A, b"x")
 
 
-async def test_appends_go_on_after_what_was_stored(lives: Incarnations) -> None:
+async def test_appends_continue_after_the_stored_bytes(lives: Incarnations) -> None:
     """A segment that came back takes appends at its end, and is flushed and put away again; a crash at any point."""
     container = await lives.start()
     await container.create(A)

@@ -32,7 +32,7 @@ def history_of(*told: str) -> History:
         "a:w a! b:x b=1 a:x",
     ],
 )
-def test_what_may_be(told: str) -> None:
+def test_permitted_histories_pass(told: str) -> None:
     assert check_deliveries(history_of(*told.split())) == []
 
 
@@ -46,6 +46,6 @@ def test_what_may_be(told: str) -> None:
         ("a:x a=1 b:x", "only 0 of them were lost"),
     ],
 )
-def test_what_must_not_be(told: str, why: str) -> None:
+def test_forbidden_histories_are_reported(told: str, why: str) -> None:
     (violation,) = check_deliveries(history_of(*told.split()))
     assert why in violation

@@ -38,7 +38,7 @@ async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ControllerSe
     await made.stop()
 
 
-async def test_a_controller_at_rest_has_nothing_left(service: ControllerService) -> None:
+async def test_an_idle_controller_has_no_leftover_records(service: ControllerService) -> None:
     """Also with the fences of announcements in the same tables."""
     assert await controller.check_controller(service) == []
 

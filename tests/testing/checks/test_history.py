@@ -399,7 +399,7 @@ def test_acknowledged_append_that_reads_differently_is_named() -> None:
     assert "byte 2" in check_reads(history)[0]
 
 
-def test_lengths_and_reads_that_know_of_what_was_acknowledged() -> None:
+def test_lengths_and_reads_include_acknowledged_appends() -> None:
     """A read may miss what is acknowledged during the call, and what was not acknowledged; nothing else."""
     history = new_history()
     history.ok(history.invoke("w", AppendBytes("s/0", b"abc")), 0)
@@ -437,7 +437,7 @@ def test_offsets_and_epochs_that_grow() -> None:
     assert check_monotonic(history) == []
 
 
-def test_offset_that_goes_back_is_named() -> None:
+def test_an_offset_that_moves_back_is_reported() -> None:
     history = new_history()
     for offset in (5, 8, 7, 8):
         history.see("a", OffsetSeen("length of s/0", offset))
@@ -785,7 +785,7 @@ def read_by_mortals(history: History, *places: tuple[str, int]) -> None:
     history.ok(pass_)
 
 
-def test_what_readers_died_with_is_met_again_at_its_place() -> None:
+def test_events_of_dead_readers_are_delivered_again() -> None:
     """Also within a transaction: the first time counts."""
     history = new_history()
     written(history, "1", "2")

@@ -315,7 +315,7 @@ async def test_chunk_that_grows_under_another_epoch_is_named() -> None:
     assert f"G10: chunk {chunk.name} grew from 500 to 600 bytes after epoch 1" in violation
 
 
-async def test_monitor_names_what_goes_back() -> None:
+async def test_the_monitor_reports_values_that_move_back() -> None:
     _, container, segment = await running()
     monitor = InvariantMonitor()
     assert monitor.observe([container]) == []

@@ -121,7 +121,7 @@ async def test_wrong_record_is_named(changes: dict[str, object], words: str) -> 
     assert any(words in violation for violation in await check_catalog(container))
 
 
-async def test_record_that_is_none_and_one_of_an_id_in_use_are_named() -> None:
+async def test_invalid_records_and_reused_ids_are_reported() -> None:
     container, segment = await running()
     await put_record(container, segment_id=segment.id)
     assert "in memory, under another name" in (await check_catalog(container))[0]
@@ -129,7 +129,7 @@ async def test_record_that_is_none_and_one_of_an_id_in_use_are_named() -> None:
     assert "not a segment record" in (await check_catalog(container))[0]
 
 
-async def test_record_that_its_active_segment_does_not_know_of_is_named() -> None:
+async def test_a_record_unknown_to_its_active_segment_is_reported() -> None:
     """Deleted, such a segment would come back with its record."""
     container, segment = await running()
     update = TableUpdate(ACTIVE.encode(), encode_record(segment))

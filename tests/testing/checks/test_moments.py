@@ -11,7 +11,7 @@ PLANTED = next(mutation for mutation in ORDER_MUTATIONS if mutation.name == "ind
 SEED = 116602
 
 
-def test_an_index_that_gets_what_is_not_durable_is_told_of() -> None:
+def test_an_index_with_undurable_entries_is_reported() -> None:
     with PLANTED.apply():
         violations = run(SEED, PLANTED.profile).violations
     assert any("$attributes-" in violation and "are durable" in violation for violation in violations)
@@ -21,7 +21,7 @@ def test_an_index_that_waits_for_the_log_is_not() -> None:
     assert not any("are durable" in violation for violation in run(SEED, PLANTED.profile).violations)
 
 
-def test_nothing_of_the_watch_is_left() -> None:
+def test_the_watch_leaves_no_traces() -> None:
     before = Attributes.flush
     with watched(lambda violation: None):
         assert Attributes.flush is not before

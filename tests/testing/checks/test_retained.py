@@ -17,7 +17,7 @@ def by_time(least_s: float = 2.0, most_s: float = 10.0) -> RetainedModel:
     return RetainedModel(policy, made_s=0.0, said={"group": 0})
 
 
-def test_minimum_by_size_counts_what_is_behind_the_head() -> None:
+def test_minimum_by_size_counts_bytes_after_the_head() -> None:
     model = by_size()
     model.acknowledge("group", 900)
     assert model.judge(800, 1.0, 900) == []
@@ -25,7 +25,7 @@ def test_minimum_by_size_counts_what_is_behind_the_head() -> None:
     assert "has 99 bytes" in model.judge(901, 1.0, 1000)[0]
 
 
-def test_what_is_unread_goes_when_the_cut_before_it_is_past_the_maximum_and_not_sooner() -> None:
+def test_unread_events_are_truncated_only_past_the_maximum() -> None:
     model = by_size()
     model.see_cut(1.0, 300)
     model.see_cut(2.0, 600)
@@ -36,14 +36,14 @@ def test_what_is_unread_goes_when_the_cut_before_it_is_past_the_maximum_and_not_
     assert later.judge(700, 3.0, 1600) == []
 
 
-def test_without_a_maximum_nothing_unread_goes() -> None:
+def test_without_a_maximum_no_unread_event_is_truncated() -> None:
     model = by_size(most=0)
     model.acknowledge("group", 500)
     assert model.judge(500, 1.0, 10_000) == []
     assert model.judge(501, 1.0, 10_000)
 
 
-def test_the_one_that_has_come_least_far_counts() -> None:
+def test_the_slowest_subscriber_counts() -> None:
     model = by_size()
     model.said["other"] = 0
     model.acknowledge("group", 700)
@@ -68,7 +68,7 @@ def test_maximum_by_time_counts_from_the_cut_before() -> None:
     assert "of 4.000 s" in model.judge(700, 13.9, 1000)[0]
 
 
-def test_a_head_that_goes_back_is_reported() -> None:
+def test_a_head_that_moves_back_is_reported() -> None:
     model = by_size()
     model.acknowledge("group", 800)
     assert model.judge(500, 1.0, 900) == []

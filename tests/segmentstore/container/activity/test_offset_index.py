@@ -187,7 +187,7 @@ async def test_a_missing_or_short_index_only_coarsens(bench: Bench, damage: str)
     assert await bench.store.locate_offset(A, length - 1) == length
 
 
-async def test_what_was_truncated_cannot_be_located(bench: Bench) -> None:
+async def test_truncated_offsets_cannot_be_located(bench: Bench) -> None:
     """SS-254: a truncated index. Its head goes with the segment's."""
     await bench.store.create_segment(A)
     await bench.append(*[1000] * 10)
@@ -268,7 +268,7 @@ async def test_the_index_of_an_earlier_segment_is_not_believed(bench: Bench) -> 
     assert await bench.entries() == [1400]
 
 
-async def test_a_repeated_deletion_takes_away_what_the_first_left(bench: Bench) -> None:
+async def test_a_repeated_deletion_removes_leftovers_of_the_first(bench: Bench) -> None:
     await bench.store.create_segment(A)
     await bench.append(2000)
     await bench.look()
@@ -334,7 +334,7 @@ async def test_a_segment_deleted_while_its_index_is_made_leaves_none(bench: Benc
         assert INDEX not in bench.container.state.metadata.by_name, turns
 
 
-async def test_an_index_made_after_its_segments_deletion_goes_again(
+async def test_an_index_created_after_the_deletion_of_its_segment_is_deleted(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deletion has looked for an index before there was one."""

@@ -176,7 +176,7 @@ async def test_a_value_written_while_it_is_loaded_wins(lives: Incarnations) -> N
     assert segment.attribute(ident(3)) == 77
 
 
-async def test_a_removed_attribute_stays_removed(lives: Incarnations) -> None:
+async def test_a_removed_attribute_does_not_return(lives: Incarnations) -> None:
     """An attribute set to null stays removed through flush, trim and crash, whatever value the index had."""
     container = await lives.start(**SMALL)
     await container.create(A)
@@ -193,7 +193,7 @@ async def test_a_removed_attribute_stays_removed(lives: Incarnations) -> None:
 
 
 @pytest.mark.parametrize("has_effect", [False, True])
-async def test_a_failed_write_of_the_index_loses_and_invents_nothing(lives: Incarnations, has_effect: bool) -> None:
+async def test_a_failed_write_of_the_index_changes_no_value(lives: Incarnations, has_effect: bool) -> None:
     """SS-186, SS-187: lost or landed, the values are flushed again; accumulated sums are not applied twice."""
     container = await lives.start(**SMALL)
     await container.create(A)

@@ -84,7 +84,7 @@ BATCHES = st.lists(
     is_cached=st.booleans(),
     reopens=st.booleans(),
 )
-def test_index_is_a_dictionary_whatever_is_done(
+def test_an_index_equals_a_dictionary_under_any_operations(
     batches: list[dict[bytes, bytes | None]], page_bytes: int, slack: int, is_cached: bool, reopens: bool
 ) -> None:
     """Random batches, in the same or in a new instance after each; the whole tree is checked each time."""
@@ -401,7 +401,7 @@ async def test_stored_bytes_follow_the_live_ones(pattern: str) -> None:
     await check_tree(index)
 
 
-async def test_failed_truncation_is_harmless_and_made_up_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_truncation_is_harmless_and_repeated(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryIndexStorage()
     index = new_index(storage)
     await index.update(numbered(range(100)), b"")
@@ -435,7 +435,7 @@ async def test_truncation_that_says_stop_is_raised(error: StorageError) -> None:
     assert await everything(new_index(storage)) == numbered(range(100), 1)
 
 
-async def test_update_that_changes_nothing_writes_nothing() -> None:
+async def test_an_update_without_changes_writes_nothing() -> None:
     storage = MemoryIndexStorage()
     index = new_index(storage, settings=IndexSettings(page_bytes=256))
     await index.update({}, b"")
@@ -578,7 +578,7 @@ async def test_of_two_writers_one_loses_and_does_no_harm() -> None:
     assert await everything(new_index(storage)) in ({**expected, b"both": value(1)}, {**expected, b"both": value(2)})
 
 
-async def test_reader_of_old_finds_its_pages_gone_and_continues_with_the_new_state() -> None:
+async def test_a_reader_of_removed_pages_continues_with_the_new_state() -> None:
     storage = MemoryIndexStorage()
     old = new_index(storage, cache=Cache(NO_CACHE))
     await old.update(numbered(range(100)), b"")
@@ -589,7 +589,7 @@ async def test_reader_of_old_finds_its_pages_gone_and_continues_with_the_new_sta
     assert old.mark == b"new"
 
 
-async def test_writer_of_old_whose_pages_are_gone_loses() -> None:
+async def test_a_writer_based_on_removed_pages_fails() -> None:
     storage = MemoryIndexStorage()
     old = new_index(storage, cache=Cache(NO_CACHE))
     await old.update(numbered(range(100)), b"")
@@ -604,7 +604,7 @@ async def test_writer_of_old_whose_pages_are_gone_loses() -> None:
 # -- Reads and memory
 
 
-async def test_keys_got_together_cost_one_read_per_page_and_few_at_once() -> None:
+async def test_keys_read_together_cost_one_read_per_page() -> None:
     storage = MemoryIndexStorage()
     tree = replace(TINY, reads_max=3, read_bytes_max=1)
     await new_index(storage, settings=tree).update(numbered(range(1000)), b"")
@@ -643,7 +643,7 @@ async def test_readers_that_wait_for_one_page_read_it_once() -> None:
     assert storage.calls["read"] == reads + len(index._pages)
 
 
-async def test_update_reads_only_what_it_touches() -> None:
+async def test_an_update_reads_only_the_affected_pages() -> None:
     storage = MemoryIndexStorage()
     await new_index(storage).update(numbered(range(1000)), b"")
     index = new_index(storage)
@@ -676,7 +676,7 @@ async def test_pages_are_counted_and_go_when_room_is_wanted() -> None:
     assert cache.used_bytes == 0
 
 
-async def test_full_cache_takes_no_pages() -> None:
+async def test_a_full_cache_refuses_pages() -> None:
     cache = Cache(NO_CACHE)
     index = new_index(MemoryIndexStorage(), cache=cache)
     await index.update(numbered(range(200)), b"")

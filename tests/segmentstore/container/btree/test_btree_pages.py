@@ -189,7 +189,7 @@ def test_too_long_a_mark_is_refused() -> None:
     st.booleans(),
 )
 @settings(deadline=None)
-def test_content_is_cut_into_pages_that_hold_all_of_it(lengths: list[int], entries_min: int, fills: bool) -> None:
+def test_content_is_divided_into_pages_without_loss(lengths: list[int], entries_min: int, fills: bool) -> None:
     """None too long unless so few entries force it, none with too few entries unless there are no more."""
     keys = [index.to_bytes(4, "big") + bytes(length) for index, length in enumerate(lengths)]
     body = b"".join(key + b"!" for key in keys)

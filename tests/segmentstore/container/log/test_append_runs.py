@@ -236,7 +236,7 @@ async def test_repeated_frame_is_left_out_behind_a_column() -> None:
     assert described(state) == described(one_by_one(frames)[0])
 
 
-def test_an_append_is_what_it_was_encoded_from() -> None:
+def test_a_decoded_append_equals_the_encoded_one() -> None:
     """The columns are those of `decode_operation`."""
     header = encode_append_header(5, 100, 7, 9, 3, 11, b"w" * 16)
     assert decode_operation(header + b"abc") == (5, Append(100, 7, 9, 3, 11, b"w" * 16, memoryview(b"abc")))
@@ -286,7 +286,7 @@ async def test_appends_that_are_alone_in_their_frames_are_not_unpacked_one_by_on
     assert await looks_at_single_frames(log, 3000, monkeypatch) < 3000 // 20
 
 
-async def test_what_comes_between_single_appends_is_looked_at_by_itself_and_little_else(
+async def test_only_operations_between_single_appends_are_decoded_separately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Records of the container's own lie between, as they do in a log that was written slowly."""

@@ -178,7 +178,7 @@ async def test_a_log_cut_at_a_checkpoint_in_parts_is_replayed_whole(lives: Incar
             segments = [one for one in container.segments() if not one.is_system and not one.is_sealed]
 
 
-async def test_a_checkpoint_that_was_not_finished_counts_for_nothing(lives: Incarnations) -> None:
+async def test_an_unfinished_checkpoint_is_ignored(lives: Incarnations) -> None:
     """A crash between its parts: the recovery begins with the one before; the next one is whole again."""
     container = await lives.start(checkpoint_part_values=10)
     await pause_writer(container)

@@ -61,7 +61,7 @@ async def test_a_checkpoint_is_due_after_300_frames(lives: Incarnations) -> None
         assert checkpoint_count(lives) == before + 1
 
 
-async def test_frames_call_for_no_checkpoint_that_is_long_beside_them(lives: Incarnations) -> None:
+async def test_no_checkpoint_that_is_long_compared_to_the_log_after_it(lives: Incarnations) -> None:
     """A checkpoint of a thousand segments costs as much log as thousands of lone appends: it waits for those."""
     container = await lives.start(checkpoint_share_percent_max=10)
     await pause_writer(container)

@@ -112,7 +112,7 @@ async def test_an_append_longer_than_three_frames_survives(lives: Incarnations) 
     assert await read_all(container, A) == data
 
 
-async def test_validation_sees_what_is_queued(lives: Incarnations) -> None:
+async def test_validation_includes_queued_operations(lives: Incarnations) -> None:
     """SS-40, SS-41, SS-43: an append behind a queued seal is refused, one at the queued length is taken."""
     container = await lives.start()
     segment = await container.create(A)
@@ -207,7 +207,7 @@ async def test_an_empty_log_gets_a_checkpoint_first(lives: Incarnations) -> None
     assert isinstance(logged(lives)[0], Checkpoint)
 
 
-async def test_a_segment_forgotten_before_a_checkpoint_stays_forgotten(lives: Incarnations) -> None:
+async def test_a_segment_removed_before_a_checkpoint_does_not_return(lives: Incarnations) -> None:
     """A deleted segment is freed; a checkpoint is queued right behind its last record; a new one takes the name.
 
     If the checkpoint still listed the old one, the recovery from it would free the new one's bytes.
@@ -287,7 +287,7 @@ async def test_a_large_checkpoint_does_not_call_for_another() -> None:
 
 
 @pytest.mark.parametrize("part_values", [8192, 2])
-async def test_a_log_that_a_crash_left_long_is_cut_as_storage_takes_it(part_values: int) -> None:
+async def test_a_long_log_after_a_crash_is_truncated_as_storage_accepts_it(part_values: int) -> None:
     """At the checkpoints that recovery came by, also those of many parts; not only once storage has all of it.
 
     On a disk that log and storage share there may be no room for all of it twice.
@@ -326,7 +326,7 @@ async def test_a_log_that_a_crash_left_long_is_cut_as_storage_takes_it(part_valu
     await lives.close()
 
 
-async def test_checkpoints_are_at_most_half_of_what_is_logged() -> None:
+async def test_checkpoints_are_at_most_half_of_the_log() -> None:
     """However many segments there are, and however little log calls for a checkpoint by the settings."""
     lives = Incarnations(replace(QUIET, checkpoint_log_bytes=1000, checkpoint_frames=1))
     container = await lives.start()
@@ -344,7 +344,7 @@ async def test_checkpoints_are_at_most_half_of_what_is_logged() -> None:
     await lives.close()
 
 
-async def test_what_was_replayed_counts_for_the_next_checkpoint() -> None:
+async def test_replayed_bytes_count_for_the_next_checkpoint() -> None:
     """A container that does nothing after its restarts still gets its log cut."""
     lives = Incarnations(replace(QUIET, checkpoint_log_bytes_idle=10_000))
     container = await lives.start()
@@ -449,7 +449,7 @@ async def test_a_merge_that_storage_had_done_before_the_crash_is_read_at_once(li
     assert await read_all(container, A) == b"aaaabb"
 
 
-async def test_a_failed_merge_whose_effect_landed_is_found_out(lives: Incarnations) -> None:
+async def test_a_failed_merge_that_took_effect_is_detected(lives: Incarnations) -> None:
     """A read that meets the gap between storage's merge and the writer's knowing of it waits; it is not told lies."""
     container = await lives.start(writer_interval_s=0.01)
     await pause_writer(container)
@@ -471,7 +471,7 @@ async def test_a_failed_merge_whose_effect_landed_is_found_out(lives: Incarnatio
     assert (await reading).joined() == b"bb"
 
 
-async def test_deleting_a_target_deletes_what_waits_to_be_merged_into_it(lives: Incarnations) -> None:
+async def test_deleting_a_target_deletes_its_waiting_sources(lives: Incarnations) -> None:
     """A chain of merges that storage never did goes with its target: no chunk, no memory, no name is left."""
     container = await lives.start()
     await pause_writer(container)
@@ -558,7 +558,7 @@ async def test_stopping_ends_every_wait(lives: Incarnations) -> None:
     assert (await container.info(A)).length >= 5 * acked
 
 
-async def test_a_log_that_answers_nothing_does_not_hold_up_a_stop(lives: Incarnations) -> None:
+async def test_a_silent_log_does_not_delay_a_stop(lives: Incarnations) -> None:
     """The stop is abandoned after its time-out; what was in flight is unknown. Two stops at once do no harm. SS-52."""
     container = await lives.start(stop_timeout_s=0.05)
     await container.create(A)
@@ -603,7 +603,7 @@ async def test_a_fenced_container_stops_and_acknowledges_nothing(lives: Incarnat
     assert await read_all(newest, A) == b"acked"
 
 
-async def test_storage_that_fails_for_a_while_loses_nothing(lives: Incarnations) -> None:
+async def test_a_temporary_failure_of_storage_loses_nothing(lives: Incarnations) -> None:
     """Each failure, before and after the effect, is tried again; bytes are exact after the last."""
     container = await lives.start()
     await pause_writer(container)
@@ -726,7 +726,7 @@ async def test_a_storage_reply_that_is_lost_does_not_end_the_storage_writer(live
     assert chunks.call_count > 1
 
 
-async def test_a_recovery_looks_segments_up_together_and_says_that_it_gets_on(
+async def test_a_recovery_looks_up_segments_concurrently_and_reports_progress(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sequential look-ups would take as long as all of them together. Each one is reported as progress of the start."""

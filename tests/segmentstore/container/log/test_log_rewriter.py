@@ -119,7 +119,7 @@ async def test_a_segment_that_cannot_be_flushed_does_not_keep_the_log(world: Wor
     assert container.segment(A).storage_length == len(stuck)
 
 
-async def test_the_alarm_names_what_keeps_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_alarm_names_the_segments_that_keep_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A warning, and the container's statistics, before anything else is done."""
     container = await world.start()
     for name in (A, B):
@@ -173,7 +173,7 @@ async def test_a_log_that_is_long_because_of_writes_raises_no_alarm(
     assert not container.log_rewriter.is_alarmed
 
 
-async def test_nothing_is_carried_while_most_of_the_log_waits_for_storage(world: World) -> None:
+async def test_no_records_are_rewritten_while_most_of_the_log_waits_for_storage(world: World) -> None:
     """Storage that is out altogether: copies would make the log longer, not shorter. The throttle bounds it then."""
     container = await world.start()
     await container.create(A)
@@ -376,7 +376,7 @@ async def test_a_copy_that_contradicts_the_log_is_corruption(world: World, field
     await world.lives.logs.enable(0)
 
 
-async def test_little_that_keeps_much_of_the_log_is_stated_again(world: World) -> None:
+async def test_few_bytes_that_keep_much_of_the_log_are_rewritten(world: World) -> None:
     """An index of borders is flushed for its age long after the bytes it describes; it is not read from storage.
 
     So indexes cause fewer syncs than segments, and the log is still truncated, at the price of copying the few bytes
@@ -400,7 +400,7 @@ async def test_little_that_keeps_much_of_the_log_is_stated_again(world: World) -
     await until(lambda: container.segment(index).storage_length == 6)
 
 
-async def test_a_segment_that_is_always_written_lets_go_of_the_log(world: World) -> None:
+async def test_a_constantly_written_segment_does_not_prevent_truncation_of_the_log(world: World) -> None:
     """What arrives while a flush is under way has a place in the log of its own, not that of what is flushed."""
     container = await world.lives.start()
     await pause_writer(container)
@@ -442,7 +442,7 @@ async def test_log_rewriter_ends_although_the_segment_is_always_written(world: W
     assert container.log_rewriter.carried_bytes == 2048
 
 
-async def test_what_keeps_a_long_log_is_flushed_first_in_the_order_of_the_log(world: World) -> None:
+async def test_segments_that_keep_a_long_log_are_flushed_first_in_log_order(world: World) -> None:
     """Not when it is due, and not the largest: what was not flushed for longest."""
     container = await world.lives.start(
         log_bytes_max=64 * 1024,

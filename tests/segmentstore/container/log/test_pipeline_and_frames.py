@@ -151,7 +151,7 @@ async def test_frames_acknowledged_out_of_order_commit_in_order() -> None:
     assert bench.heard == [(1, None), (2, None), (3, None)]
 
 
-async def test_what_one_sync_made_durable_is_reported_in_the_turn_in_which_the_log_says_so() -> None:
+async def test_durable_operations_are_reported_in_the_turn_of_the_sync() -> None:
     """Callers first, in order, then `on_durable`, once. The futures' callbacks, a turn later, complete none twice."""
     bench = Bench()
     pipeline = bench.pipeline
@@ -175,7 +175,7 @@ async def test_what_one_sync_made_durable_is_reported_in_the_turn_in_which_the_l
     assert [str(error) for error in bench.failures] == ["no"]
 
 
-async def test_who_breaks_when_operations_are_durable_does_not_stop_the_log() -> None:
+async def test_a_failing_durability_callback_does_not_stop_the_log() -> None:
     """The log continues after its callback raised; the event loop's exception handler gets the error."""
     bench = Bench()
     told: list[dict[str, object]] = []
@@ -227,7 +227,7 @@ async def test_an_acknowledgement_after_the_end_changes_nothing() -> None:
     assert bench.pipeline.durable_sequence_number == 0
 
 
-async def test_a_callback_that_breaks_ends_the_container_and_the_others_hear_of_it() -> None:
+async def test_a_failing_callback_ends_the_container_and_fails_the_other_operations() -> None:
     """The log has the record, memory is in doubt; every caller ends, the broken one included."""
     bench = Bench()
     outcomes: list[BaseException | None] = []
@@ -260,7 +260,7 @@ async def test_a_checkpoint_begins_a_frame_and_notes_the_one_before() -> None:
     assert [(mark.sequence_number, mark.address) for mark in marks] == [(2, 41)]
 
 
-async def test_what_is_outstanding_is_counted_and_told_when_it_shrinks() -> None:
+async def test_outstanding_bytes_are_counted_and_reported_when_they_shrink() -> None:
     """Bytes in the frame being gathered and in the log's hands; a call each time, the end included."""
     bench = Bench()
     pipeline = bench.pipeline

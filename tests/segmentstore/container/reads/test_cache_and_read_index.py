@@ -36,7 +36,7 @@ async def test_small_appends_share_blocks() -> None:
 
 
 @pytest.mark.parametrize(("storage_length", "is_evicted"), [(99, False), (100, True)])
-async def test_only_what_storage_has_is_evicted(storage_length: int, is_evicted: bool) -> None:
+async def test_only_stored_bytes_are_evicted(storage_length: int, is_evicted: bool) -> None:
     """SS-110: a block [0, 100) goes exactly when storage has 100 bytes."""
     cache = Cache(SETTINGS)
     segment = segment_in(cache)
@@ -45,7 +45,7 @@ async def test_only_what_storage_has_is_evicted(storage_length: int, is_evicted:
     assert segment.index.evict(1 << 30) == (100 if is_evicted else 0)
 
 
-async def test_what_was_truncated_and_stored_goes_at_once() -> None:
+async def test_truncated_stored_bytes_are_evicted_at_once() -> None:
     """SS-111: blocks wholly before the start, if storage has them."""
     cache = Cache(SETTINGS)
     segment = segment_in(cache)
@@ -59,7 +59,7 @@ async def test_what_was_truncated_and_stored_goes_at_once() -> None:
     assert cache.used_bytes == 100
 
 
-async def test_a_hole_is_said_up_to_where_the_cache_continues() -> None:
+async def test_a_gap_is_reported_up_to_the_next_cached_byte() -> None:
     """SS-105."""
     segment = segment_in(Cache(SETTINGS))
     for offset in (0, 100, 200):
@@ -69,7 +69,7 @@ async def test_a_hole_is_said_up_to_where_the_cache_continues() -> None:
     assert segment.index.lookup(300, 50) == Missing(350)
 
 
-async def test_stored_bytes_fill_gaps_only_and_a_full_cache_takes_none() -> None:
+async def test_stored_bytes_fill_gaps_only_and_a_full_cache_refuses_them() -> None:
     """SS-116: what is cached stays; at the hard limit reads are served and not kept."""
     cache = Cache(SETTINGS)
     segment = segment_in(cache)
@@ -136,7 +136,7 @@ async def test_a_cache_calls_back_each_time_that_it_falls_below_a_mark() -> None
     assert len(calls) == 2
 
 
-async def test_what_storage_lacks_is_not_looked_at_by_each_sweep() -> None:
+async def test_unflushed_entries_are_not_scanned_by_each_sweep() -> None:
     """Set aside when a sweep meets it, it is inspected again when storage has it, and only then."""
     cache = Cache(CacheSettings(bytes_max=100_000, target_percent=10, small_append_length=1))
     lacking = [segment_in(cache, number) for number in range(100)]
@@ -250,7 +250,7 @@ def offsets(segment: Segment) -> list[int]:
     return list(segment.index._starts)
 
 
-async def test_what_is_not_used_for_too_long_goes_although_there_is_room() -> None:
+async def test_entries_unused_for_too_long_are_evicted_from_a_cache_with_space() -> None:
     """SS-117, with 30 s instead of 30 min: untouched entries go, touched ones stay, and those that storage lacks."""
     cache = Cache(AGES)
     segment = stored_blocks(cache, 4)
@@ -403,7 +403,7 @@ async def test_a_small_part_of_a_large_block_is_copied() -> None:
         assert type(found.data[0]) is kind
 
 
-async def test_a_closed_index_takes_nothing_in() -> None:
+async def test_a_closed_read_index_refuses_bytes() -> None:
     """SS-125: the end of a storage read that outlives its segment leaks nothing."""
     cache = Cache(SETTINGS)
     segment = segment_in(cache)
@@ -453,7 +453,7 @@ async def test_an_insertion_that_fails_half_way_counts_what_it_holds(monkeypatch
     assert cache.used_bytes == 0
 
 
-async def test_pieces_are_what_single_looks_find_or_nothing_across_blocks() -> None:
+async def test_pieces_equal_single_look_ups() -> None:
     """Ranges in open and closed blocks, across two, in a hole, and behind the end, in any order."""
     segment = segment_in(Cache(SETTINGS))
     content = bytes(range(256))

@@ -48,7 +48,7 @@ def file_of(cache: DiskCache) -> Path:
     return Path(cache._path)
 
 
-async def test_what_was_kept_comes_back(cache: DiskCache) -> None:
+async def test_bytes_kept_on_disk_are_returned(cache: DiskCache) -> None:
     """From any offset within its slot, and up to its end; nothing of another segment or incarnation."""
     data = random.Random(1).randbytes(1700)
     await kept(cache, A, 500, data)
@@ -70,7 +70,7 @@ async def test_pieces_that_follow_each_other_join_up(cache: DiskCache) -> None:
     assert cache.slot_count == 1
 
 
-async def test_a_longer_piece_takes_the_place_of_a_shorter_one(cache: DiskCache) -> None:
+async def test_a_longer_piece_replaces_a_shorter_one(cache: DiskCache) -> None:
     await kept(cache, A, 500, b"a" * 100)
     await kept(cache, A, 0, b"b" * 50)
     assert await cache.read(A, 0, 100) is None
@@ -81,7 +81,7 @@ async def test_a_longer_piece_takes_the_place_of_a_shorter_one(cache: DiskCache)
     assert cache.statistics.kept_bytes == kept_bytes  # It is there.
 
 
-async def test_its_size_is_bounded_and_the_least_recently_used_goes(cache: DiskCache) -> None:
+async def test_the_disk_cache_is_bounded_and_evicts_the_least_recently_used(cache: DiskCache) -> None:
     for cell in range(4):
         await kept(cache, A, 1000 * cell, bytes([cell]) * 1000)
     assert await cache.read(A, 0, 1) == b"\0"
@@ -190,7 +190,7 @@ async def test_it_begins_empty(tmp_path: Path, cache: DiskCache, runtime: Runtim
     await other.close()
 
 
-async def test_what_comes_too_fast_or_in_crumbs_is_not_kept(cache: DiskCache) -> None:
+async def test_bursts_and_small_pieces_are_not_kept(cache: DiskCache) -> None:
     for cell in range(10):
         cache.keep(A, 1000 * cell, b"a" * 1000)
     assert cache.statistics.dropped_bytes == 5000

@@ -15,7 +15,7 @@ def test_the_second_read_in_a_row_makes_a_reader_sequential() -> None:
     assert readers.stored(1, 100, 200, 1000) == [(200, 300), (300, 400)]
 
 
-def test_reads_elsewhere_begin_anew() -> None:
+def test_reads_at_another_offset_start_a_new_sequence() -> None:
     readers = ahead()
     readers.stored(1, 0, 100, 1000)
     assert readers.stored(1, 500, 600, 1000) == []
@@ -52,14 +52,14 @@ def test_a_reader_that_finds_its_bytes_keeps_its_lead() -> None:
     assert readers.cached(1, 900, 1000) == []
 
 
-def test_nothing_is_wanted_after_the_limit() -> None:
+def test_no_read_ahead_after_the_limit() -> None:
     readers = ahead()
     readers.stored(1, 0, 100, 250)
     assert readers.stored(1, 100, 200, 250) == [(200, 250)]
     assert readers.cached(1, 250, 250) == []
 
 
-def test_what_could_not_be_read_ahead_is_read_when_it_is_needed() -> None:
+def test_a_failed_read_ahead_is_repeated_on_demand() -> None:
     """Reading ahead continues from there instead of restarting."""
     readers = ahead()
     readers.stored(1, 0, 100, 1000)

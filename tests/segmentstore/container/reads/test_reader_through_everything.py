@@ -148,7 +148,7 @@ class Play:
 
 
 @pytest.mark.parametrize("seed", range(16))
-async def test_each_byte_is_read_once_or_its_absence_said(seed: int, tmp_path: Path) -> None:
+async def test_each_byte_is_returned_once_or_reported_missing(seed: int, tmp_path: Path) -> None:
     """A reader of a segment under append, truncation, eviction, failing storage and fail-over gets each byte once.
 
     Or hears that it was truncated. Three readers at once, with and without a disk cache; the cache's books are right

@@ -126,7 +126,7 @@ async def test_bytes_that_are_not_durable_are_waited_for(lives: Incarnations) ->
 # Truncation.
 
 
-async def test_a_truncation_survives_a_crash_and_comes_once(lives: Incarnations) -> None:
+async def test_a_truncation_survives_a_crash_and_is_applied_once(lives: Incarnations) -> None:
     """SS-246, SS-247: reads below say where the segment starts now; the same offset again is fine, a lower is not."""
     container = await lives.start()
     await container.create(A)
@@ -157,7 +157,7 @@ async def test_a_sealed_segment_truncated_to_its_end_is_at_its_end(lives: Incarn
         await read(container, segment, 99, 10)
 
 
-async def test_a_read_that_is_overtaken_by_a_truncation_says_so(lives: Incarnations) -> None:
+async def test_a_read_overtaken_by_a_truncation_raises(lives: Incarnations) -> None:
     """SS-103, SS-249: storage is read, the segment truncated and its chunks given back, all at once."""
     container = await lives.start()
     data = random.Random(1).randbytes(3000)
@@ -182,7 +182,7 @@ async def test_a_read_that_is_overtaken_by_a_truncation_says_so(lives: Incarnati
             await read(container, segment, start, 100)
 
 
-async def test_a_shared_read_whose_beginning_is_gone_is_done_again(lives: Incarnations) -> None:
+async def test_a_shared_read_with_a_truncated_start_is_repeated(lives: Incarnations) -> None:
     """SS-249: the first reader's bytes were truncated away in storage, the second one's were not."""
     container = await lives.start()
     data = random.Random(2).randbytes(900)
@@ -389,7 +389,7 @@ async def test_use_of_the_cache_is_zero_after_a_failed_log_write_and_after_a_sto
     assert lives.cache.used_bytes == 0
 
 
-async def test_reads_here_and_there_fetch_no_more_than_a_little(lives: Incarnations) -> None:
+async def test_random_reads_fetch_small_ranges(lives: Incarnations) -> None:
     """Forty reads of 8 bytes cost 100 bytes each at most; one that continues where another ended is extended."""
     container = await lives.start(read_small_bytes=100, whole_read_bytes=64)
     data = random.Random(7).randbytes(100_000)
@@ -481,7 +481,7 @@ async def test_reads_whose_client_has_gone_are_not_made(lives: Incarnations) -> 
 # Read-ahead.
 
 
-async def test_a_sequential_reader_is_read_ahead_of(lives: Incarnations) -> None:
+async def test_read_ahead_follows_a_sequential_reader(lives: Incarnations) -> None:
     """After two reads in a row the next ranges come before they are asked for, aligned, and no further than storage."""
     container = await lives.start(read_ahead_count_max=2)
     data = random.Random(5).randbytes(7300)
@@ -503,7 +503,7 @@ async def test_a_sequential_reader_is_read_ahead_of(lives: Incarnations) -> None
     assert reads == [*((start, 1000) for start in range(0, 7000, 1000)), (7000, 300)]
 
 
-async def test_what_is_read_ahead_comes_in_ranges_of_its_own_length(lives: Incarnations) -> None:
+async def test_read_ahead_uses_its_own_range_length(lives: Incarnations) -> None:
     """Single reads stay short. A read within a range that is being fetched waits for that, at any offset in it."""
     container = await lives.start(read_ahead_count_max=2, read_ahead_range_bytes=4000)
     data = random.Random(6).randbytes(15_000)
@@ -531,7 +531,7 @@ async def test_what_is_read_ahead_comes_in_ranges_of_its_own_length(lives: Incar
     assert await read_all(container, A) == data
 
 
-async def test_nothing_is_read_ahead_without_room(lives: Incarnations) -> None:
+async def test_no_read_ahead_without_cache_space(lives: Incarnations) -> None:
     """Not in essential-only mode, and not while all reads from storage are taken by those who wait."""
     lives.cache_settings = CacheSettings(bytes_max=10_000, target_percent=50, block_length=64, small_append_length=32)
     container = await lives.start(read_ahead_count_max=2)
@@ -545,7 +545,7 @@ async def test_nothing_is_read_ahead_without_room(lives: Incarnations) -> None:
     lives.cache.discount(9000)
 
 
-async def test_stopping_ends_what_is_read_ahead(lives: Incarnations) -> None:
+async def test_a_stop_ends_read_ahead(lives: Incarnations) -> None:
     """SS-125: nothing is left under way, and nothing inserted afterwards."""
     container = await lives.start(read_ahead_count_max=2)
     segment = await stored(container, bytes(9000))
@@ -599,7 +599,7 @@ def use(container: SegmentContainer, cache: DiskCache) -> None:
     container.reader.use_disk_cache(cache, container.log.epoch, container.events)
 
 
-async def test_what_leaves_memory_is_read_from_disk(lives: Incarnations, on_disk: DiskCache) -> None:
+async def test_evicted_bytes_are_read_from_the_disk_cache(lives: Incarnations, on_disk: DiskCache) -> None:
     """Long-term storage is not asked for evicted bytes; a damaged slot is read from there."""
     container = await lives.start()
     use(container, on_disk)
@@ -635,7 +635,7 @@ async def test_a_part_on_disk_is_not_taken_for_the_whole(lives: Incarnations, on
         assert piece == data[offset : offset + len(piece)]
 
 
-async def test_nothing_of_an_earlier_segment_or_incarnation_comes_from_disk(
+async def test_no_bytes_of_an_earlier_segment_or_incarnation_are_read_from_the_disk_cache(
     lives: Incarnations, on_disk: DiskCache
 ) -> None:
     container = await lives.start()

@@ -55,7 +55,7 @@ async def test_a_client_with_many_reads_delays_another_one_by_one_of_its_own() -
     assert queue.turns.waiting_count == 0
 
 
-async def test_a_read_that_two_clients_want_goes_with_the_first_turn_of_either() -> None:
+async def test_a_shared_read_takes_the_earlier_turn_of_its_two_clients() -> None:
     queue = Queue(1)
     await queue.add("a0", "a1", "a2", "a3")
     queue.turns.join(queue.places["a3"], "b")
@@ -82,7 +82,7 @@ async def test_reads_that_are_given_up_leave_the_line() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_no_turn_is_lost_and_no_more_than_may_are_given(seed: int) -> None:
+async def test_turns_are_bounded_and_never_lost(seed: int) -> None:
     """Random arrivals, ends and cancellations: as many as may are under way while any wait."""
     rng = random.Random(seed)
     queue = Queue(3)

@@ -39,7 +39,7 @@ def with_layout(lives: Incarnations, mode: LayoutMode | None) -> None:
     lives.settings = replace(lives.settings, layout=LayoutSettings(mode=mode))
 
 
-async def test_a_segment_is_there_when_somebody_asks_and_lives_on(lives: Incarnations) -> None:
+async def test_a_segment_is_taken_over_at_its_first_request_and_stays_active(lives: Incarnations) -> None:
     """Read, appended to, flushed, over restarts, put away and back; nothing of the older layout has changed."""
     data = await put_rolling(lives.chunks, A, PIECES)
     before = {info.name: info.length for info in await lives.chunks.list()}
@@ -74,7 +74,7 @@ async def test_a_creation_of_an_adopted_segment_reports_that_it_exists(lives: In
         await container.find("s/none/0.#epoch.0")
 
 
-async def test_many_that_ask_at_once_get_the_same_one(lives: Incarnations) -> None:
+async def test_concurrent_requests_get_the_same_segment(lives: Incarnations) -> None:
     await put_rolling(lives.chunks, A, PIECES)
     container = await lives.start()
     found = await asyncio.gather(*(container.find(A) for _ in range(5)), container.catalog.exists(A))
@@ -82,7 +82,7 @@ async def test_many_that_ask_at_once_get_the_same_one(lives: Incarnations) -> No
     assert container.adoptions.adopted_count == 1
 
 
-async def test_a_crash_at_any_step_leaves_what_the_next_life_continues_from() -> None:
+async def test_after_a_crash_at_any_step_the_next_incarnation_continues() -> None:
     """Whatever was done by then: the segment is there whole, its chunks too."""
     steps = 0
     is_done = False
@@ -109,7 +109,7 @@ async def test_a_crash_at_any_step_leaves_what_the_next_life_continues_from() ->
     assert steps > 8
 
 
-async def test_an_owner_that_was_overtaken_takes_nothing_over(lives: Incarnations) -> None:
+async def test_a_fenced_owner_takes_nothing_over(lives: Incarnations) -> None:
     """Two that take the same segment over: the records are the log's owner's, and the other one learns that it is."""
     data = await put_rolling(lives.chunks, A, PIECES)
     first = await lives.start()
@@ -119,7 +119,7 @@ async def test_an_owner_that_was_overtaken_takes_nothing_over(lives: Incarnation
     assert await read_all(second, A) == data
 
 
-async def test_what_was_deleted_does_not_come_back(lives: Incarnations) -> None:
+async def test_deleted_segments_do_not_return(lives: Incarnations) -> None:
     """Not while its storage is being freed, not after that, and not after restarts; the name can be used again."""
     await put_rolling(lives.chunks, A, PIECES)
     container = await lives.start()
@@ -144,7 +144,7 @@ async def test_what_was_deleted_does_not_come_back(lives: Incarnations) -> None:
     assert await read_all(container, A) == b"new"
 
 
-async def test_storage_that_is_away_or_hangs_is_reported_and_hides_nothing(lives: Incarnations) -> None:
+async def test_unavailable_storage_is_reported_and_hides_no_segment(lives: Incarnations) -> None:
     """No caller gets "no such segment"; the next request after the outage finds the segment."""
     data = await put_rolling(lives.chunks, A, PIECES)
     lives.settings = replace(lives.settings, layout=replace(lives.settings.layout, look_timeout_s=0.05))
@@ -183,7 +183,7 @@ async def test_a_long_one_is_not_read_while_somebody_waits(lives: Incarnations) 
         await container.find(A)
 
 
-async def test_without_the_mode_nothing_is_looked_for(lives: Incarnations) -> None:
+async def test_without_the_mode_no_older_segments_are_searched(lives: Incarnations) -> None:
     await put_rolling(lives.chunks, A, PIECES)
     with_layout(lives, None)
     container = await lives.start()
@@ -215,7 +215,7 @@ async def test_the_mode_goes_one_way_only(lives: Incarnations) -> None:
     await container.find(A)
 
 
-async def test_modes_of_an_older_store_start_nothing(lives: Incarnations) -> None:
+async def test_a_server_does_not_start_in_modes_of_an_older_store(lives: Incarnations) -> None:
     for mode in (LayoutMode.CODE_ONLY_UPGRADE, LayoutMode.NO_UPGRADE):
         with_layout(lives, mode)
         with pytest.raises(StorageLayoutError, match="an older Pravega serves"):

@@ -127,7 +127,7 @@ async def test_a_byte_that_changed_is_not_stated_again_in_the_log(lives: Incarna
     assert await read_all(again, A) == b"".join(APPENDS["both"])
 
 
-async def test_what_a_recovery_reads_is_compared_from_then_on(lives: Incarnations) -> None:
+async def test_recovered_bytes_are_verified_from_then_on(lives: Incarnations) -> None:
     container = await begin(lives, *APPENDS["gathered"])
     again = await lives.restart(container)
     await pause_writer(again)

@@ -55,7 +55,7 @@ async def test_small_chunks_of_users_and_of_the_container_itself_become_fewer(li
     assert lives.failures == []
 
 
-async def test_nothing_is_joined_while_appends_are_about_to_wait(
+async def test_no_chunks_are_joined_while_appends_are_close_to_being_held(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0

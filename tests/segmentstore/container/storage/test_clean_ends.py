@@ -231,7 +231,7 @@ async def test_deletions_that_wait_for_an_image_leave_no_note(lives: Lives) -> N
     assert not await lives.sweeps(await lives.next())
 
 
-async def test_what_a_sweep_found_and_could_not_delete_leaves_no_note(lives: Lives) -> None:
+async def test_a_sweep_with_undeleted_orphans_writes_no_clean_end(lives: Lives) -> None:
     container = await lives.next()
     lives.chunks.fail("write", has_effect=True)
     with pytest.raises(StorageError):
@@ -262,7 +262,7 @@ def test_orphans_that_were_forgotten_leave_no_note() -> None:
     asyncio.run(scenario())
 
 
-def test_a_note_of_another_format_is_none() -> None:
+def test_a_clean_end_of_another_format_is_ignored() -> None:
     note = CleanEnd(7, 1234)
     stored = note.encode()
     assert stored == bytes.fromhex("01 0000000000000007 00000000000004d2")
@@ -307,7 +307,7 @@ async def history(seed: int) -> str | None:
         await lives.close()
 
 
-async def test_in_any_history_a_store_that_does_not_sweep_has_nothing_to_find() -> None:
+async def test_in_any_history_a_skipped_sweep_would_find_no_orphan() -> None:
     for seed in range(12):
         assert await history(seed) is None
 

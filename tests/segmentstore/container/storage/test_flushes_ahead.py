@@ -59,7 +59,9 @@ class Commits:
         patch.setattr(SegmentWrite, "commit", commit)
 
 
-async def test_nothing_counts_as_stored_before_its_record(lives: Incarnations, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_without_a_record_do_not_count_as_stored(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While the first commit hangs: nothing leaves the cache, nothing of the log is given up, all is read."""
     container = await begin(lives)
     commits = Commits(monkeypatch)
@@ -87,7 +89,9 @@ async def test_nothing_counts_as_stored_before_its_record(lives: Incarnations, m
 
 @pytest.mark.parametrize("has_effect", [False, True])
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_commit_that_fails_is_gone_on_from(lives: Incarnations, has_effect: bool, is_restarted: bool) -> None:
+async def test_flushing_continues_after_a_failed_commit(
+    lives: Incarnations, has_effect: bool, is_restarted: bool
+) -> None:
     """At each commit in turn: writes ahead of it are void, whatever the chunks contain, and are repeated."""
     for fails_at in range(20):
         lives = Incarnations()
@@ -109,7 +113,7 @@ async def test_a_commit_that_fails_is_gone_on_from(lives: Incarnations, has_effe
 
 
 @pytest.mark.parametrize("has_effect", [False, True])
-async def test_a_write_that_fails_is_gone_on_from(lives: Incarnations, has_effect: bool) -> None:
+async def test_flushing_continues_after_a_failed_write(lives: Incarnations, has_effect: bool) -> None:
     container = await begin(lives)
     for _ in range(4):
         lives.chunks.hold("write")
@@ -125,7 +129,7 @@ async def test_a_write_that_fails_is_gone_on_from(lives: Incarnations, has_effec
     assert await read_all(container, A) == EXPECTED
 
 
-async def test_a_container_that_stops_in_the_midst_leaves_no_write_behind(
+async def test_a_container_stopped_during_a_flush_leaves_no_running_write(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     container = await begin(lives)
@@ -146,7 +150,7 @@ async def test_a_container_that_stops_in_the_midst_leaves_no_write_behind(
     assert await read_all(container, A) == EXPECTED
 
 
-async def test_what_is_truncated_meanwhile_is_left_out(lives: Incarnations, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_truncated_during_a_flush_are_skipped(lives: Incarnations, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun is recorded; after it what was truncated is skipped, as between two writes ever."""
     container = await begin(lives, flush_writes_max=3)
     commits = Commits(monkeypatch)

@@ -25,9 +25,7 @@ def collecting() -> int:
     return sum("GarbageQueue.run" in str(task.get_coro()) for task in asyncio.all_tasks())
 
 
-async def test_of_two_queues_the_other_ends_with_the_one_that_fails(
-    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_queue_ends_the_other_queue(lives: Incarnations, monkeypatch: pytest.MonkeyPatch) -> None:
     """One queue finds contradictory state in memory: the container ends, and the other queue stops deleting."""
 
     async def broken() -> int:

@@ -184,7 +184,7 @@ async def test_a_store_rebuilt_from_an_image_is_as_it_was_then(seed: int) -> Non
     await lives.close()
 
 
-async def test_what_a_flush_has_acknowledged_is_in_an_image(lives: Incarnations) -> None:
+async def test_flushed_data_is_in_an_image(lives: Incarnations) -> None:
     """And nothing of it need be in the log: the image is short."""
     container = await lives.start()
     await container.create("s/a")
@@ -256,7 +256,7 @@ async def test_an_image_is_written_soon_after_a_start_and_when_chunks_wait(lives
     assert len(await images_of(lives.chunks)) == 1
 
 
-async def test_one_that_is_idle_writes_none_though_its_writer_continues(lives: Incarnations) -> None:
+async def test_an_idle_container_writes_no_images(lives: Incarnations) -> None:
     """What an image itself has logged, and what the storage writer does about that, is no reason for the next."""
     lives.settings = replace(
         lives.settings, writer_interval_s=0.005, flush_age_s=0.02, flush_age_index_s=0.02, checkpoint_log_bytes_idle=1
@@ -275,7 +275,7 @@ async def test_one_that_is_idle_writes_none_though_its_writer_continues(lives: I
 
 
 @pytest.mark.parametrize("is_late", [True, False])
-async def test_what_waits_is_flushed_when_it_is_too_much_for_an_image(lives: Incarnations, is_late: bool) -> None:
+async def test_waiting_bytes_too_large_for_an_image_are_flushed(lives: Incarnations, is_late: bool) -> None:
     """Else a container whose segments fill long objects slowly would never have one. For deletions alone it is not."""
     images = replace(IMAGES, interval_s=0.01 if is_late else 1e9, deletions_delay_s=0.0, bytes_max=64 * 1024)
     container = await lives.start(images=images)  # type: ignore[arg-type]
@@ -304,7 +304,7 @@ async def test_what_waits_is_flushed_when_it_is_too_much_for_an_image(lives: Inc
         await until(lambda: not len(held))
 
 
-async def test_held_chunks_are_deleted_in_few_requests_and_what_fails_waits() -> None:
+async def test_held_chunks_are_deleted_in_batches_and_failures_are_retried() -> None:
     """Where storage deletes many in one. Of garbage no more is taken than may wait: its own queue remembers better."""
     requests: list[int] = []
     refused: dict[str, StorageError] = {"s/3": StorageError("refused")}
@@ -441,7 +441,7 @@ async def test_a_crash_at_every_change_of_storage_leaves_an_image_of_what_was_fl
         await interrupted(at, mode)
 
 
-async def test_an_image_that_was_written_twice_counts_once(lives: Incarnations) -> None:
+async def test_an_image_written_twice_is_used_once(lives: Incarnations) -> None:
     """SS-228: the answer to the first was lost, and it could not be removed behind the second: both say the same."""
     container = await lives.start()
     await until_written(container, 1)
@@ -465,7 +465,7 @@ async def test_an_image_that_was_written_twice_counts_once(lives: Incarnations) 
     assert len(await images_of(lives.chunks)) == 1
 
 
-async def test_lives_that_write_no_image_leave_what_the_last_one_needs(lives: Incarnations) -> None:
+async def test_incarnations_without_images_keep_the_chunks_of_the_last_image(lives: Incarnations) -> None:
     """SS-225: five of them move bytes, truncate and sweep; none gets as far as an image. The log has it all."""
     container = await lives.start()
     assert container.images is not None
@@ -497,7 +497,7 @@ async def test_lives_that_write_no_image_leave_what_the_last_one_needs(lives: In
 
 
 @pytest.mark.parametrize("has_effect", [False, True])
-async def test_an_image_that_fails_leaves_what_was_there(lives: Incarnations, has_effect: bool) -> None:
+async def test_a_failed_image_leaves_the_previous_one(lives: Incarnations, has_effect: bool) -> None:
     """The flush that requested the image gets the error; no chunk is deleted; the next image succeeds."""
     container = await lives.start()
     await container.create("s/a", rollover_bytes=10)
@@ -670,7 +670,7 @@ async def test_images_are_of_one_moment_while_everything_of_the_container_is_wri
     assert {storage_metadata_segment(0), f"{storage_metadata_segment(0)}$table-1"} <= own
 
 
-async def test_without_the_setting_there_is_no_image_and_chunks_go_at_once() -> None:
+async def test_without_the_setting_no_image_is_written_and_chunks_are_deleted_at_once() -> None:
     lives = Incarnations(replace(SETTINGS, images=ImageSettings()))
     container = await lives.start()
     assert container.images is None

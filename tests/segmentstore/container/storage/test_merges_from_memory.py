@@ -80,7 +80,7 @@ async def test_small_merges_are_stored_with_one_write_and_have_no_chunks_of_thei
     assert await read_all(container, A) == expected
 
 
-async def test_merges_wait_for_others(lives: Incarnations) -> None:
+async def test_merges_are_stored_together(lives: Incarnations) -> None:
     container = await lives.start(merge_delay_s=3600.0, writer_interval_s=0.01)
     expected = await merge_some(container)
     container.writer.start()
@@ -93,9 +93,7 @@ async def test_merges_wait_for_others(lives: Incarnations) -> None:
 
 
 @pytest.mark.parametrize("flushed", range(0, COUNT, 3))
-async def test_a_merge_that_storage_has_a_part_of_is_moved_there_in_its_place(
-    lives: Incarnations, flushed: int
-) -> None:
+async def test_a_partly_stored_merge_is_completed_in_its_place(lives: Incarnations, flushed: int) -> None:
     container = await lives.start()
     expected = await merge_some(container, flushed=flushed)
     await container.writer.flush(container.segment(A))
@@ -104,7 +102,7 @@ async def test_a_merge_that_storage_has_a_part_of_is_moved_there_in_its_place(
 
 @pytest.mark.parametrize("write_bytes_max", [64, 97, 256])
 @pytest.mark.parametrize("has_effect", [False, True])
-async def test_a_crash_in_the_middle_of_a_merged_segment_is_gone_on_from(
+async def test_a_crash_during_a_merge_is_recovered_from(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch, write_bytes_max: int, has_effect: bool
 ) -> None:
     """Writes end anywhere in what is merged. The process dies at each of them; the next one has the rest in its log."""
@@ -177,7 +175,7 @@ async def test_a_crash_before_the_sources_are_forgotten_forgets_them_later(
     assert sum(info.length for info in await lives.chunks.list(f"{A}.E-")) == len(expected)
 
 
-async def test_a_target_that_is_deleted_in_the_middle_frees_what_was_merged(lives: Incarnations) -> None:
+async def test_a_target_deleted_during_a_merge_frees_its_sources(lives: Incarnations) -> None:
     container = await lives.start(flush_write_bytes_max=97)
     await merge_some(container)
     lives.chunks.fail("write")
@@ -213,7 +211,7 @@ async def test_a_name_that_was_taken_again_and_deleted_frees_nothing_of_a_merge_
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_move_whose_end_was_not_heard_of_is_found_done(
+async def test_a_move_with_a_lost_reply_is_recognised_as_done(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
 ) -> None:
     container = await lives.start()
@@ -236,9 +234,7 @@ async def test_a_move_whose_end_was_not_heard_of_is_found_done(
 
 
 @pytest.mark.parametrize("is_left_out", [False, True])
-async def test_a_flush_of_its_own_that_began_before_the_merge_leaves_nothing_behind(
-    lives: Incarnations, is_left_out: bool
-) -> None:
+async def test_a_flush_begun_before_the_merge_leaves_no_chunk(lives: Incarnations, is_left_out: bool) -> None:
     """Storage is slow: it takes the source's bytes while they are merged, and has them in the end."""
     container = await lives.start()
     await pause_writer(container)
@@ -298,9 +294,7 @@ async def merged_beside_own_flush(
     return data + b"behind", held, own
 
 
-async def test_a_flush_of_its_own_that_runs_after_the_merge_moves_nothing(
-    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_flush_after_the_merge_writes_nothing(lives: Incarnations, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets the lock of the merged segment between two checks of the target's flush."""
     container = await lives.start()
     expected, held, own = await merged_beside_own_flush(container, monkeypatch)

@@ -76,9 +76,7 @@ async def test_a_chunk_whose_deletion_failed_is_deleted_later(lives: Incarnation
 
 
 @pytest.mark.parametrize("has_effect", [True, False])
-async def test_what_a_crash_left_of_a_creation_is_found_by_the_next_start(
-    lives: Incarnations, has_effect: bool
-) -> None:
+async def test_orphans_of_a_crashed_creation_are_found_at_the_next_start(lives: Incarnations, has_effect: bool) -> None:
     """The process dies behind the creation, before the commit; what it remembers dies with it."""
     container = await filled(lives)
     lives.chunks.fail("write", has_effect=has_effect)
@@ -95,7 +93,7 @@ async def test_what_a_crash_left_of_a_creation_is_found_by_the_next_start(
     assert await read_all(successor, NAME) == b"a" * 1000
 
 
-async def test_a_sweep_leaves_all_that_a_record_leads_to(lives: Incarnations) -> None:
+async def test_a_sweep_deletes_no_recorded_chunk(lives: Incarnations) -> None:
     """Of users' segments and the container's own, of earlier starts and this one, with indexes and merged chunks."""
     container = await filled(lives)
     other = f"{NAME}#transaction.{'0' * 32}"
@@ -161,7 +159,7 @@ async def test_a_chunk_whose_record_is_removed_in_memory_alone_is_no_orphan(live
     assert await read_all(successor, NAME) == b"a" * 1000
 
 
-async def test_a_shut_out_incarnation_deletes_nothing_that_it_does_not_find(lives: Incarnations) -> None:
+async def test_a_fenced_incarnation_deletes_no_unknown_chunk(lives: Incarnations) -> None:
     container = await filled(lives)
     await container.flush()
     zombie = await lives.restart(container)
@@ -250,7 +248,7 @@ async def test_orphans_are_remembered_up_to_a_bound() -> None:
     assert chunks.asked == ["chunk-2", "chunk-3", "chunk-4"]
 
 
-async def test_storage_that_does_not_answer_is_not_asked_for_each_orphan() -> None:
+async def test_silent_storage_gets_no_request_for_each_orphan() -> None:
     chunks = Slow(StorageNotRespondingError("hangs"))
     orphans = OrphanChunks(chunks, OrphanSettings(retry_s_min=60.0))
     orphans.add("a")

@@ -151,7 +151,7 @@ async def test_its_own_segments_are_written_and_truncated_without_the_table_of_r
     await lives.close()
 
 
-async def test_five_lives_in_a_row_that_cut_nothing_off_the_log_are_all_replayed() -> None:
+async def test_five_incarnations_without_truncation_are_all_replayed() -> None:
     """SS-225: each moves bytes to storage, its own tables included, and ends before it can record that elsewhere.
 
     The log has the bytes of these tables, too. If their records were lost, the bytes would be stored once more and no

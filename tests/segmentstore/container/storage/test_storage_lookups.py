@@ -131,7 +131,7 @@ async def test_a_container_serves_before_storage_has_answered(
     assert not lives.failures
 
 
-async def test_a_start_that_gets_its_answers_waits_for_them(lives: Incarnations) -> None:
+async def test_a_start_waits_for_answers_that_arrive(lives: Incarnations) -> None:
     await crash_with_a_cut_log(lives)
     answers = Answers()
     answers.come.set()
@@ -141,7 +141,7 @@ async def test_a_start_that_gets_its_answers_waits_for_them(lives: Incarnations)
     assert container.segment(A).storage_length == len(STORED + MERGED)
 
 
-async def test_bytes_that_neither_has_are_found_when_storage_answers(lives: Incarnations) -> None:
+async def test_missing_bytes_are_reported_once_storage_answers(lives: Incarnations) -> None:
     """Before that the log is believed. The segment is damaged, as if its start had waited; others are not."""
     await crash_with_a_cut_log(lives)
     answers = Answers(forgotten={A})
@@ -160,7 +160,7 @@ async def test_bytes_that_neither_has_are_found_when_storage_answers(lives: Inca
     assert not lives.failures
 
 
-async def test_what_is_truncated_and_deleted_meanwhile_stays_so(lives: Incarnations) -> None:
+async def test_segments_truncated_and_deleted_during_recovery_do_not_return(lives: Incarnations) -> None:
     await crash_with_a_cut_log(lives)
     answers = Answers()
     with held_lookups(answers):

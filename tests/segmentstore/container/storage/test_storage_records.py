@@ -86,7 +86,7 @@ async def test_removals_of_a_round_are_done_before_its_callers_continue(lives: I
     assert await values(table, b"a", b"b", b"x", b"y") == [None, None, b"value", b"value"]
 
 
-async def test_who_gives_up_takes_nobody_along(lives: Incarnations) -> None:
+async def test_a_cancelled_commit_does_not_cancel_others(lives: Incarnations) -> None:
     table = records_of(await lives.start())
     lives.logs.hold_appends(0)
     commits = [asyncio.ensure_future(table.commit(new(b"%d" % number), ())) for number in range(3)]

@@ -120,9 +120,7 @@ async def test_a_segment_is_flushed_for_its_bytes_or_its_age(lives: Incarnations
     assert container.segment(B).storage_length == 0
 
 
-async def test_truncations_wait_for_others_and_storage_is_told_of_them_once(
-    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_truncations_are_sent_to_storage_together(lives: Incarnations, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not due before the delay, whatever comes after them; at once where there is little room; then one request."""
     assert ContainerSettings().truncate_delay_s == 1.0
     container = await lives.start(truncate_delay_s=30.0)
@@ -189,7 +187,7 @@ async def test_a_burst_goes_to_storage_in_bounded_writes_in_order(lives: Incarna
 
 
 @pytest.mark.parametrize("has_effect", [False, True])
-async def test_storage_that_fails_five_times_gets_everything_once(lives: Incarnations, has_effect: bool) -> None:
+async def test_after_five_failures_storage_has_every_byte_once(lives: Incarnations, has_effect: bool) -> None:
     """SS-173, SS-174: the writes fail, or their replies are lost; the writer continues until each byte is there once.
 
     A write that was applied although it failed leaves bytes that no record leads to: they are neither read nor
@@ -211,7 +209,7 @@ async def test_storage_that_fails_five_times_gets_everything_once(lives: Incarna
     assert await read_all(container, A) == b"before, and after"
 
 
-async def test_bytes_of_a_write_whose_reply_was_lost_are_never_taken_for_data(lives: Incarnations) -> None:
+async def test_bytes_of_a_write_with_a_lost_reply_are_never_read(lives: Incarnations) -> None:
     """SS-174, SS-175: the bytes are changed before the writer retries. They do no harm and stay as they are."""
     container = await lives.start()
     await pause_writer(container)
@@ -392,7 +390,7 @@ async def test_a_chunk_that_was_cut_or_removed_stops_the_flush_and_the_reads_of_
 
 
 @pytest.mark.parametrize("is_found_at_start", [False, True])
-async def test_storage_that_has_more_than_the_log_knows_of_stops_the_container(
+async def test_a_container_stops_if_storage_is_longer_than_the_log_permits(
     lives: Incarnations, is_found_at_start: bool
 ) -> None:
     """SS-177: its metadata says so; found by the storage writer, or by the next start. Nothing is changed."""
@@ -448,7 +446,9 @@ async def test_an_error_that_is_not_corruption_leaves_the_log_enabled(lives: Inc
     assert await read_all(container, A) == b"x"
 
 
-async def test_a_crash_between_a_chunk_write_and_the_cut_of_the_log_is_recovered_from(lives: Incarnations) -> None:
+async def test_a_crash_between_a_chunk_write_and_the_truncation_of_the_log_is_recovered_from(
+    lives: Incarnations,
+) -> None:
     """SS-178: storage has it, the log has it still: it is counted once, and not written again."""
     container = await lives.start()
     await pause_writer(container)
@@ -622,7 +622,7 @@ async def test_a_seal_reaches_storage_after_the_appends_before_it(lives: Incarna
     assert stored.is_sealed
 
 
-async def test_sealing_an_empty_segment_takes_nothing_in_storage(lives: Incarnations) -> None:
+async def test_sealing_an_empty_segment_writes_nothing_to_storage(lives: Incarnations) -> None:
     """SS-184: no chunk, no record; it counts as sealed in storage, also in the next life."""
     container = await lives.start()
     await container.create(A)
@@ -638,7 +638,7 @@ async def test_sealing_an_empty_segment_takes_nothing_in_storage(lives: Incarnat
     assert not chunk_names(lives, A)
 
 
-async def test_what_is_deleted_before_it_was_flushed_never_reaches_storage(lives: Incarnations) -> None:
+async def test_segments_deleted_before_their_flush_never_reach_storage(lives: Incarnations) -> None:
     """SS-185: appended, sealed, truncated and deleted between two looks of the storage writer."""
     container = await lives.start()
     await container.flush()
@@ -735,7 +735,7 @@ async def test_a_flush_on_request_ends_a_segments_being_stuck(lives: Incarnation
     assert not writer._retry_at_s
 
 
-async def test_nothing_is_kept_of_a_segment_that_was_merged_while_its_flush_failed(lives: Incarnations) -> None:
+async def test_no_state_remains_of_a_segment_merged_during_a_failed_flush(lives: Incarnations) -> None:
     """It is never tried again under its own id."""
     chunks = RefusedFor(lives.chunks, B)
     container = await over(lives, chunks, flush_age_s=0.0, writer_retry_s=1000.0)

@@ -104,7 +104,7 @@ async def test_a_truncated_merge_waits_for_no_room(
 @pytest.mark.parametrize("is_partly_stored", [False, True])
 @pytest.mark.parametrize("step", ["skip", "delete", "forget"])
 @pytest.mark.parametrize("has_effect", [False, True])
-async def test_a_crash_in_the_middle_of_leaving_a_merge_out_is_gone_on_from(
+async def test_a_crash_while_a_merge_is_skipped_is_recovered_from(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch, step: str, has_effect: bool, is_partly_stored: bool
 ) -> None:
     """The process dies before or after each of its steps; the next one resumes."""

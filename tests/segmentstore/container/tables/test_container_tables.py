@@ -264,7 +264,7 @@ async def test_a_delta_page_is_bounded_in_bytes(lives: Incarnations) -> None:
     assert seen == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_a_refusal_waits_for_what_it_rests_on(lives: Incarnations) -> None:
+async def test_a_refusal_waits_until_its_cause_is_durable(lives: Incarnations) -> None:
     """A condition that failed because of an update not yet durable is not reported before that one is."""
     container = await lives.start()
     segment = await table_of(container)

@@ -246,7 +246,7 @@ async def test_concurrent_callers_of_an_indexed_table_lose_nothing(lives: Indexe
 # Conditions.
 
 
-async def test_conditions_hold_for_keys_that_only_the_index_knows(lives: IndexedIncarnations) -> None:
+async def test_conditions_are_checked_for_keys_in_the_index_only(lives: IndexedIncarnations) -> None:
     """SS-149, SS-150: none of the keys is in memory, and the look-up takes a read; a refused batch writes nothing."""
     lives.disk.cached_share = 0.0
     container = await filled(lives)
@@ -288,7 +288,7 @@ async def test_a_condition_is_looked_up_again_when_the_index_moves_meanwhile(liv
     assert await get(container, b"new") == b"first"
 
 
-async def test_unconditional_puts_look_nothing_up(lives: IndexedIncarnations) -> None:
+async def test_unconditional_puts_cost_no_look_up(lives: IndexedIncarnations) -> None:
     """Their keys are counted when the count is requested, or when they are indexed."""
     lives.disk.cached_share = 0.0
     container = await filled(lives)
@@ -431,7 +431,7 @@ async def test_an_index_that_covers_more_than_the_log_is_corruption(lives: Index
 
 
 @pytest.mark.parametrize("mark", [b"\1", b"\1" + bytes(31), bytes(33)])
-def test_a_mark_that_is_none_is_corruption(mark: bytes) -> None:
+def test_an_invalid_mark_is_corruption(mark: bytes) -> None:
     with pytest.raises(CorruptionError):
         TableMark.decode("t", mark)
 
@@ -457,7 +457,7 @@ async def test_more_unindexed_bytes_than_may_be_in_memory_are_indexed_while_they
     assert await check_tables(container) == []
 
 
-async def test_a_copy_whose_original_is_gone_survives_a_scan_in_pieces(lives: IndexedIncarnations) -> None:
+async def test_a_compacted_copy_survives_a_scan_in_pieces(lives: IndexedIncarnations) -> None:
     """A table without an index, compacted, is loaded under a limit that makes it move keys to an index meanwhile."""
     container = await lives.start(table_index_min_bytes=NEVER)
     segment = await table_of(container)
@@ -704,7 +704,7 @@ async def test_a_released_table_is_loaded_again(lives: IndexedIncarnations) -> N
 # Compaction.
 
 
-async def test_compaction_stays_behind_the_index(lives: IndexedIncarnations) -> None:
+async def test_compaction_never_passes_the_index(lives: IndexedIncarnations) -> None:
     """SS-162: all of what the index covers is dead: no copy, the head goes, and not a byte beyond."""
     container = await filled(lives, 20)
     segment = container.segment(TABLE)
@@ -839,7 +839,7 @@ async def test_counts_equal_a_model_after_full_indexing(lives: IndexedIncarnatio
 # Iteration.
 
 
-async def test_an_iteration_sees_what_stays_exactly_once(lives: IndexedIncarnations) -> None:
+async def test_an_iteration_returns_each_remaining_key_once(lives: IndexedIncarnations) -> None:
     """SS-164: inserts, removals, flushes of the index and compactions between the pages."""
     rng = random.Random(5)
     container = await filled(lives, 200)
@@ -908,7 +908,7 @@ async def test_fixed_keys_come_in_order_within_inclusive_bounds(lives: IndexedIn
 # Deltas.
 
 
-async def test_deltas_tell_all_changes_from_a_position_on(lives: IndexedIncarnations) -> None:
+async def test_deltas_contain_all_changes_from_a_position_on(lives: IndexedIncarnations) -> None:
     """SS-165: from the start, from the middle, from before the compaction offset (clear flag), from the end; the
     table's keys are in the index, in the tail, and copied."""
     container = await filled(lives, 20)

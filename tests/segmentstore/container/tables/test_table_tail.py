@@ -55,7 +55,7 @@ async def test_very_many_keys_are_sorted_while_others_continue(is_hasty: bool) -
     assert tail.keys_between(after=b"", first=b"", last=None, limit=1 << 20) == sorted(tail.slots)
 
 
-def test_counts_are_those_of_what_changed() -> None:
+def test_counts_follow_each_change() -> None:
     tail = Tail()
     old, new = pack_slot(1, 1, 30), pack_slot(2, 2, 50)
     for before, after in ((None, new), (old, new), (old, None), (None, None)):
