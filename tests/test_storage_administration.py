@@ -263,7 +263,7 @@ async def test_a_store_whose_log_has_not_all_been_flushed_is_checked_with_it(tmp
     assert (report.orphan_count, report.stranger_count) == (0, 0)
 
 
-async def test_unsupported_storage_is_refused_by_name(stopped: StandaloneSettings, tmp_path: Path) -> None:
+async def test_uncheckable_directories_are_refused_by_name(stopped: StandaloneSettings, tmp_path: Path) -> None:
     """A directory that is in use, none, storage in another place, and another cluster's."""
     runtime = real_runtime(1)
     directory = DataDirectory(stopped.data_dir, runtime)

@@ -140,7 +140,7 @@ def test_a_table_has_each_event_once_with_its_place(place: Place) -> None:
     }  # fmt: skip
 
 
-def test_an_end_cut_is_respected_and_a_passed_one_is_refused(place: Place) -> None:
+def test_an_export_ends_at_its_end_cut_and_a_passed_cut_exports_nothing(place: Place) -> None:
     """Also where the stream was scaled in between."""
     stream = filled()
     first = cut(stream, {0: 17, 1: 34})

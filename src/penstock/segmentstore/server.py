@@ -19,12 +19,13 @@ from penstock.runtime.tls_listener import HandshakeSettings, TlsListener
 from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.connection import Connection
 from penstock.segmentstore.connection_access import UnprovenConnections
+from penstock.segmentstore.container_host import UNNAMED_CLUSTER
 from penstock.segmentstore.host_transients import HostTransients
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
 from penstock.segmentstore.mark_guard import MarkGuard
 from penstock.segmentstore.settings import ConnectionSettings
-from penstock.segmentstore.store import UNNAMED_CLUSTER, SegmentStore
+from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.token_access import TokenAccess
 from penstock.segmentstore.writer_budget import WriterBudget
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from random import Random
 from typing import Protocol, cast
@@ -21,23 +21,17 @@ import grpc.aio
 from penstock.client.common.deadline import Deadline, within
 from penstock.client.common.waits import DISK_FULL, NO_ANSWER, REFUSED, UNREACHABLE, Wait, Waits
 from penstock.client.controller.addition_calls import AdditionCalls, AdditionStub
-from penstock.client.controller.controller_messages import (
-    config_from_message,
-    config_to_message,
-    cut_from_locations,
-    cut_to_message,
-    range_from_message,
-)
 from penstock.client.controller.exhaustion import Exhaustion, cause_of, final_error, full_error
 from penstock.client.controller.first_contact import describe_address
 from penstock.client.controller.mark_calls import MarkCalls, MarkStub
 from penstock.client.controller.reader_group_calls import ReaderGroupCalls, ReaderGroupStub
 from penstock.client.controller.scale_calls import ScaleCalls, ScaleStub
 from penstock.client.controller.scope_calls import ScopeCalls, ScopeStub
-from penstock.client.controller.stream_segments import SegmentRange, Successor
+from penstock.client.controller.segment_calls import SegmentCalls, SegmentStub
+from penstock.client.controller.stream_calls import StreamCalls, StreamStub
 from penstock.client.controller.table_calls import TableCalls, TableStub
 from penstock.client.controller.transaction_calls import TransactionCalls, TransactionStub
-from penstock.client.controller.unary_call import Reply, Request, UnaryCall, answered, reason_of_refusal
+from penstock.client.controller.unary_call import Reply, Request, UnaryCall, answered
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     AccessDeniedError,
@@ -45,25 +39,15 @@ from penstock.model.errors import (
     ControllerUnavailableError,
     ForkedError,
     InvalidArgumentError,
-    InvalidNameError,
-    MetadataConflictError,
-    NoSuchScopeError,
     NoSuchStreamError,
     OutcomeUnknownError,
     PenstockError,
     ReplyTooLongError,
     StreamError,
     StreamExistsError,
-    StreamNotSealedError,
-    StreamSealedError,
-    TransactionPreparedError,
     UnsupportedOperationError,
 )
-from penstock.model.names import SegmentId, parent_segment_name, parse_segment_name
-from penstock.model.policies import StreamConfig
-from penstock.model.stream_cuts import StreamCut
 from penstock.model.times import seconds_text
-from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.runtime.client_security import ClientSecurity
@@ -93,26 +77,18 @@ _RETRY_DELAY_FACTOR = 4.0
 
 
 class ControllerStub(
-    AdditionStub, MarkStub, ReaderGroupStub, ScaleStub, ScopeStub, TableStub, TransactionStub, Protocol
+    AdditionStub,
+    MarkStub,
+    ReaderGroupStub,
+    ScaleStub,
+    ScopeStub,
+    SegmentStub,
+    StreamStub,
+    TableStub,
+    TransactionStub,
+    Protocol,
 ):
     """The RPCs that the client uses. Implemented by generated stubs, or by a controller in the same process."""
-
-    getDelegationToken: UnaryCall[pb.StreamInfo, pb.DelegationToken]
-    createStream: UnaryCall[pb.StreamConfig, pb.CreateStreamStatus]
-    updateStream: UnaryCall[pb.StreamConfig, pb.UpdateStreamStatus]
-    truncateStream: UnaryCall[pb.StreamCut, pb.UpdateStreamStatus]
-    sealStream: UnaryCall[pb.StreamInfo, pb.UpdateStreamStatus]
-    deleteStream: UnaryCall[pb.StreamInfo, pb.DeleteStreamStatus]
-    checkStreamExists: UnaryCall[pb.StreamInfo, pb.ExistsResponse]
-    getStreamConfiguration: UnaryCall[pb.StreamInfo, pb.StreamConfig]
-    listStreamsInScope: UnaryCall[pb.StreamsInScopeRequest, pb.StreamsInScopeResponse]
-    listStreamsInScopeForTag: UnaryCall[pb.StreamsInScopeWithTagRequest, pb.StreamsInScopeResponse]
-    getCurrentSegments: UnaryCall[pb.StreamInfo, pb.SegmentRanges]
-    getEpochSegments: UnaryCall[pb.GetEpochSegmentsRequest, pb.SegmentRanges]
-    getSegments: UnaryCall[pb.GetSegmentsRequest, pb.SegmentsAtTime]
-    getSegmentsImmediatelyFollowing: UnaryCall[pb.SegmentId, pb.SuccessorResponse]
-    getSegmentsBetween: UnaryCall[pb.StreamCutRange, pb.StreamCutRangeResponse]
-    getURI: UnaryCall[pb.SegmentId, pb.NodeUri]
 
 
 #: Beginning of a target with several addresses.
@@ -151,7 +127,15 @@ class _GeneratedStub(ControllerServiceStub, PenstockControllerServiceStub):
 
 
 class ControllerClient(
-    MarkCalls, ReaderGroupCalls, ScaleCalls, ScopeCalls, TableCalls, TransactionCalls, AdditionCalls
+    SegmentCalls,
+    MarkCalls,
+    TransactionCalls,
+    StreamCalls,
+    ReaderGroupCalls,
+    ScaleCalls,
+    ScopeCalls,
+    TableCalls,
+    AdditionCalls,
 ):
     """Typed controller calls. Scopes, streams and names are checked by the controller."""
 
@@ -231,197 +215,6 @@ class ControllerClient(
             await self._channel.close(None)
         if self._connecting is not None:
             await asyncio.wait([self._connecting], timeout=_CLOSE_TIMEOUT_S)
-
-    # -- streams ------------------------------------------------------------------------------------------------
-
-    async def create_stream(self, scope: str, stream: str, config: StreamConfig) -> bool:
-        """Create a stream and return True, or False if it exists. Raises `NoSuchScopeError`."""
-        message = config_to_message(scope, stream, config)
-        refusals: list[str] = []
-        reply, unsure = await self._attempt(
-            self._stub.createStream,
-            message,
-            f"create stream {scope}/{stream}",
-            is_change=True,
-            on_refused=refusals.append,
-        )
-        status = reply.status
-        if status == pb.CreateStreamStatus.STREAM_EXISTS and refusals and await self._is_as_asked(message):
-            # A full disk interrupted the creation; the controller has completed it since.
-            return True
-        if status == pb.CreateStreamStatus.SCOPE_NOT_FOUND:
-            raise NoSuchScopeError(f"scope {scope} does not exist")
-        if status == pb.CreateStreamStatus.INVALID_STREAM_NAME:
-            raise InvalidNameError(f"the controller refuses {stream!r} as the name of a stream: {reason_of_refusal()}")
-        if status == pb.CreateStreamStatus.FAILURE:
-            raise StreamError(f"the controller could not create stream {scope}/{stream}; {reason_of_refusal()}")
-        if status == pb.CreateStreamStatus.STREAM_EXISTS and unsure:
-            raise OutcomeUnknownError(
-                f"stream {scope}/{stream} exists now, but an earlier attempt to create it got no answer: this call or "
-                "another one created it; check its configuration"
-            )
-        return bool(status == pb.CreateStreamStatus.SUCCESS)
-
-    async def _is_as_asked(self, wanted: pb.StreamConfig) -> bool:
-        """Return whether an existing stream has the configuration that its creation requested."""
-        found = await self._ask(
-            self._stub.getStreamConfiguration,
-            wanted.streamInfo,
-            f"read the configuration of stream {_name(wanted.streamInfo)}",
-        )
-        return config_from_message(found) == config_from_message(wanted)
-
-    async def update_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
-        """Replace a stream's policies and tags. Raises `NoSuchStreamError`, `StreamSealedError`."""
-        message = config_to_message(scope, stream, config)
-        reply, _ = await self._change(self._stub.updateStream, message, f"update stream {_name(message.streamInfo)}")
-        _check_update(reply, "update", _name(message.streamInfo))
-
-    async def truncate_stream(self, cut: StreamCut) -> None:
-        """Delete the events before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
-        message = cut_to_message(cut)
-        reply, _ = await self._change(self._stub.truncateStream, message, f"truncate {_name(message.streamInfo)}")
-        _check_update(reply, "truncate", _name(message.streamInfo))
-
-    async def seal_stream(self, scope: str, stream: str) -> None:
-        """Seal a stream: it takes no more events. Sealing a sealed stream is no error.
-
-        Raises `NoSuchStreamError`, `MetadataConflictError`; `TransactionPreparedError` while one waits for its
-        decision.
-        """
-        reply, _ = await self._change(self._stub.sealStream, _stream(scope, stream), f"seal stream {scope}/{stream}")
-        if reply.status == pb.UpdateStreamStatus.FAILURE:
-            await self._check_nothing_prepared(scope, stream)
-        if reply.status != pb.UpdateStreamStatus.STREAM_SEALED:
-            _check_update(reply, "seal", f"{scope}/{stream}")
-
-    async def _check_nothing_prepared(self, scope: str, stream: str) -> None:
-        try:
-            async for found in self.open_transactions(scope, stream):
-                if found.state == "PREPARED":
-                    raise TransactionPreparedError(
-                        f"stream {scope}/{stream} is not sealed: its transaction {found.id} is prepared: commit or "
-                        "abort it by its id, then seal the stream",
-                        stream=f"{scope}/{stream}", transaction=found.id,
-                    )  # fmt: skip
-        except UnsupportedOperationError:
-            return  # Controllers other than Penstock's have none.
-
-    async def delete_stream(self, scope: str, stream: str) -> None:
-        """Delete a sealed stream. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
-        what = f"delete stream {scope}/{stream}"
-        reply, unsure = await self._change(self._stub.deleteStream, _stream(scope, stream), what)
-        status = reply.status
-        if status == pb.DeleteStreamStatus.STREAM_NOT_FOUND and not unsure:
-            raise NoSuchStreamError(f"stream {scope}/{stream} does not exist")
-        if status == pb.DeleteStreamStatus.STREAM_NOT_SEALED:
-            raise StreamNotSealedError(f"stream {scope}/{stream} must be sealed before it is deleted")
-        if status == pb.DeleteStreamStatus.FAILURE:
-            raise StreamError(f"the controller could not delete stream {scope}/{stream}; {reason_of_refusal()}")
-
-    async def stream_exists(self, scope: str, stream: str) -> bool:
-        """Return whether a stream exists."""
-        what = f"check for stream {scope}/{stream}"
-        return (await self._ask(self._stub.checkStreamExists, _stream(scope, stream), what)).exists
-
-    async def stream_config(self, scope: str, stream: str) -> StreamConfig:
-        """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
-        what = f"read the configuration of stream {scope}/{stream}"
-        return config_from_message(await self._ask(self._stub.getStreamConfiguration, _stream(scope, stream), what))
-
-    async def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
-        """Iterate over the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`."""
-        async for _, names in self.stream_pages(scope, tag=tag):
-            for name in names:
-                yield name
-
-    async def stream_pages(
-        self, scope: str, *, tag: str | None = None, token: str = ""
-    ) -> AsyncIterator[tuple[str, Sequence[str]]]:
-        """Iterate over the streams of `scope` page by page, each with the token that leads to it; from `token` on.
-
-        Raises `NoSuchScopeError`.
-        """
-        for _ in range(self._settings.list_page_count_max):
-            where, after = pb.ScopeInfo(scope=scope), pb.ContinuationToken(token=token)
-            if tag is None:
-                request = pb.StreamsInScopeRequest(scope=where, continuationToken=after)
-                reply = await self._ask(self._stub.listStreamsInScope, request, f"list streams of {scope}")
-            else:
-                tagged = pb.StreamsInScopeWithTagRequest(scope=where, tag=tag, continuationToken=after)
-                reply = await self._ask(self._stub.listStreamsInScopeForTag, tagged, f"list streams of {scope}")
-            if reply.status == pb.StreamsInScopeResponse.SCOPE_NOT_FOUND:
-                raise NoSuchScopeError(f"scope {scope} does not exist")
-            if not reply.streams:
-                return
-            yield token, [info.stream for info in reply.streams]
-            token = reply.continuationToken.token
-        raise StreamError(f"listing {scope} did not end within {self._settings.list_page_count_max} pages")
-
-    # -- segments -----------------------------------------------------------------------------------------------
-
-    async def current_segments(self, scope: str, stream: str) -> Sequence[SegmentRange]:
-        """Return the segments that take events now, none if the stream is sealed. Raises `NoSuchStreamError`."""
-        what = f"read the segments of stream {scope}/{stream}"
-        reply = await self._ask(self._stub.getCurrentSegments, _to_read(scope, stream), what)
-        return [range_from_message(segment) for segment in reply.segmentRanges]
-
-    async def epoch_segments(self, scope: str, stream: str, epoch: int) -> Sequence[SegmentRange]:
-        """Return the segments of one epoch. Raises `NoSuchStreamError` for a missing stream or epoch."""
-        request = pb.GetEpochSegmentsRequest(streamInfo=_stream(scope, stream), epoch=epoch)
-        what = f"read the segments of stream {scope}/{stream} in epoch {epoch}"
-        reply = await self._ask(self._stub.getEpochSegments, request, what)
-        return [range_from_message(segment) for segment in reply.segmentRanges]
-
-    async def head(self, scope: str, stream: str) -> StreamCut:
-        """Return the stream cut of the first events that still exist. Raises `NoSuchStreamError`."""
-        request = pb.GetSegmentsRequest(streamInfo=_to_read(scope, stream), timestamp=0)
-        reply = await self._ask(self._stub.getSegments, request, f"read the head of stream {scope}/{stream}")
-        return cut_from_locations(scope, stream, reply)
-
-    async def successors(self, scope: str, stream: str, segment: SegmentId) -> Sequence[Successor]:
-        """Return the segments that follow a sealed one; none means that the stream ends here."""
-        request = pb.SegmentId(streamInfo=_stream(scope, stream), segmentId=segment)
-        what = f"read the successors of segment {segment} of stream {scope}/{stream}"
-        reply = await self._ask(self._stub.getSegmentsImmediatelyFollowing, request, what)
-        return [
-            Successor(range_from_message(entry.segment), tuple(SegmentId(value) for value in entry.value))
-            for entry in reply.segments
-        ]
-
-    async def segments_between(self, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
-        """Return the ids of the segments that hold events from `start` to `end`, the cuts' own included.
-
-        Raises `InvalidArgumentError` if a part of `end` lies before `start`, or one of them is not a cut of the stream.
-        """
-        first, last = cut_to_message(start), cut_to_message(end)
-        request = pb.StreamCutRange(streamInfo=first.streamInfo, to=last.cut)
-        getattr(request, "from").update(first.cut)
-        what = f"read the segments between two cuts of stream {_name(first.streamInfo)}"
-        # For cuts that form no range, a controller returns only UNKNOWN, with its own text.
-        reply, _ = await self._attempt(
-            self._stub.getSegmentsBetween, request, what, is_change=False, unknown_means=InvalidArgumentError
-        )
-        return [SegmentId(segment.segmentId) for segment in reply.segments]
-
-    async def delegation_token(self, scope: str, stream: str, to_write: bool) -> str:
-        """Return a token for requests to segment stores about the segments of a stream.
-
-        Raises `AccessDeniedError` if the account may not read, or write, the stream.
-        """
-        operation = pb.StreamInfo.READ_WRITE if to_write else pb.StreamInfo.READ
-        request = pb.StreamInfo(scope=scope, stream=stream, accessOperation=operation)
-        what = f"get a token to {'write' if to_write else 'read'} stream {scope}/{stream}"
-        return (await self._ask(self._stub.getDelegationToken, request, what)).delegationToken
-
-    async def endpoint_of(self, segment: str) -> tuple[str, int]:
-        """Return host and port of the segment store that serves `segment` (a full name)."""
-        scope, stream, number = parse_segment_name(parent_segment_name(segment))
-        request = pb.SegmentId(streamInfo=_stream(scope, stream), segmentId=number)
-        reply = await self._ask(self._stub.getURI, request, f"find the host of segment {segment}")
-        return reply.endpoint, reply.port
-
-    # -- inside -------------------------------------------------------------------------------------------------
 
     async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
         reply, _ = await self._attempt(call, request, what, is_change=False)
@@ -555,19 +348,6 @@ async def _until_connected(channel: grpc.aio.Channel) -> None:
         state = channel.get_state(try_to_connect=True)
 
 
-def _stream(scope: str, stream: str) -> pb.StreamInfo:
-    return pb.StreamInfo(scope=scope, stream=stream)
-
-
-def _to_read(scope: str, stream: str) -> pb.StreamInfo:
-    """Return a stream for calls whose reply has a token: no token is wanted, so permission to read suffices."""
-    return pb.StreamInfo(scope=scope, stream=stream, accessOperation=pb.StreamInfo.NONE)
-
-
-def _name(info: pb.StreamInfo) -> str:
-    return f"{info.scope}/{info.stream}"
-
-
 def _reason_of_wait(code: grpc.StatusCode, exhausted: Exhaustion | None) -> str:
     """Return why a failed attempt is repeated, in the words of `penstock.client.common.waits`."""
     if exhausted is Exhaustion.DISK_FULL:
@@ -596,12 +376,3 @@ def _final_error(code: grpc.StatusCode, details: str) -> PenstockError:
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedOperationError(details)
     return StreamError(details)
-
-
-def _check_update(reply: pb.UpdateStreamStatus, verb: str, name: str) -> None:
-    if reply.status in (pb.UpdateStreamStatus.STREAM_NOT_FOUND, pb.UpdateStreamStatus.SCOPE_NOT_FOUND):
-        raise NoSuchStreamError(f"stream {name} does not exist")
-    if reply.status == pb.UpdateStreamStatus.STREAM_SEALED:
-        raise StreamSealedError(f"{verb} {name}: the stream is sealed")
-    if reply.status != pb.UpdateStreamStatus.SUCCESS:
-        raise MetadataConflictError(f"{verb} {name}: refused: {reason_of_refusal()}")
