@@ -28,7 +28,7 @@ from penstock.client.controller.reader_group_calls import ReaderGroupCalls, Read
 from penstock.client.controller.scale_calls import ScaleCalls, ScaleStub
 from penstock.client.controller.scope_calls import ScopeCalls, ScopeStub
 from penstock.client.controller.segment_calls import SegmentCalls, SegmentStub
-from penstock.client.controller.stream_calls import StreamCalls, StreamStub
+from penstock.client.controller.stream_calls import StreamChangeCalls, StreamStub
 from penstock.client.controller.table_calls import TableCalls, TableStub
 from penstock.client.controller.transaction_calls import TransactionCalls, TransactionStub
 from penstock.client.controller.unary_call import Reply, Request, UnaryCall, answered
@@ -130,7 +130,7 @@ class ControllerClient(
     SegmentCalls,
     MarkCalls,
     TransactionCalls,
-    StreamCalls,
+    StreamChangeCalls,
     ReaderGroupCalls,
     ScaleCalls,
     ScopeCalls,

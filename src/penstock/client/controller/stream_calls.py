@@ -46,7 +46,7 @@ class StreamStub(Protocol):
     listStreamsInScopeForTag: UnaryCall[pb.StreamsInScopeWithTagRequest, pb.StreamsInScopeResponse]
 
 
-class StreamCalls(ABC):
+class StreamChangeCalls(ABC):
     """See the module."""
 
     _stub: StreamStub
