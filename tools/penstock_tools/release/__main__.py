@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock_tools.release.chart import build_chart
 from penstock_tools.release.packages import build_packages, list_components
 from penstock_tools.release.steps import (
     REPOSITORY,
@@ -26,6 +27,7 @@ PARTS: dict[str, Callable[[Release], list[Path]]] = {
     "packages": build_packages,
     "components": lambda release: [list_components(release)],
     "system": build_system_files,
+    "chart": build_chart,
 }
 
 
