@@ -30,7 +30,10 @@ def find_helm() -> str | None:
 
 def run_helm(helm: str, verb: str, *more: str | Path) -> subprocess.CompletedProcess[str]:
     """Run ``helm lint`` or ``helm template`` on the chart. Reaches no network."""
-    words = {"lint": ["lint", "--strict", CHART], "template": ["template", "events", CHART, "--namespace", "streams"]}
+    words: dict[str, list[str | Path]] = {
+        "lint": ["lint", "--strict", CHART],
+        "template": ["template", "events", CHART, "--namespace", "streams"],
+    }
     return subprocess.run([helm, *words[verb], *more], capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -42,7 +45,8 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 def golden(text: str) -> str:
     """Return a rendered chart in one form, without comments and in one order."""
-    return yaml.safe_dump_all(documents(text), sort_keys=True, width=200)
+    dumped: str = yaml.safe_dump_all(documents(text), sort_keys=True, width=200)
+    return dumped
 
 
 if __name__ == "__main__":
