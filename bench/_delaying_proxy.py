@@ -18,14 +18,15 @@ _HELD_BYTES_MAX = 64 << 20
 
 
 @contextmanager
-def delaying_proxy(target_port: int, delay_s: float) -> Iterator[int]:
-    """Run a proxy before a port of this machine; give its port."""
+def delaying_proxy(target_port: int, delay_s: float) -> Iterator[tuple[int, int]]:
+    """Run a proxy before a port of this machine; give its port and its process id."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(target_port, delay_s, theirs), daemon=True)
     process.start()
     try:
-        yield int(ours.recv())
+        assert process.pid is not None
+        yield int(ours.recv()), process.pid
     finally:
         process.kill()
         process.join()

@@ -1,8 +1,9 @@
-"""A bucket on versitygw, the S3 server that the tests build: for commands that measure long-term storage there."""
+"""Buckets for commands that measure: on versitygw, the S3 server that the tests build, and on `DistantS3`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
+from support.distant_s3 import DistantS3
 from support.s3_server import S3Server, S3UnavailableError
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
-__all__ = ["BUCKET", "S3Server", "S3UnavailableError", "raw_store", "read_ranges", "s3_bucket"]
+__all__ = ["BUCKET", "DistantS3", "S3Server", "S3UnavailableError", "puts", "raw_store", "read_ranges", "s3_bucket"]
 
 BUCKET = "bench"
 
@@ -69,3 +71,19 @@ async def read_ranges(
     begin_s = time.perf_counter()
     await asyncio.gather(*(lane() for _ in range(lanes)))
     return time.perf_counter() - begin_s
+
+
+async def puts(server: S3Server, byte_count: int, seconds: float, *, lanes: int, bucket: str = BUCKET) -> float:
+    """Create objects by obstore alone, `lanes` at a time; return MB/s."""
+    store, content = raw_store(server, bucket), os.urandom(byte_count)
+    begin_s = time.perf_counter()
+    count = 0
+
+    async def lane(number: int) -> None:
+        nonlocal count
+        while time.perf_counter() - begin_s < seconds:
+            await store.put_async(f"plain/{number}/{count}", content, mode="create", use_multipart=False)
+            count += 1
+
+    await asyncio.gather(*(lane(number) for number in range(lanes)))
+    return round(count * byte_count / (time.perf_counter() - begin_s) / 1e6, 1)

@@ -3,10 +3,13 @@
     python bench/object_log.py                                 # 0, 10, 30 and 100 ms are added to each request
     python bench/object_log.py --delays-ms 30 --seconds 5 --no-java
     python bench/object_log.py --megabytes 512 --only recovery takeover
+    python bench/object_log.py --versitygw                     # a whole S3 server, before it a proxy that delays
 
-The bucket is on versitygw, on this machine; a proxy adds the delays. Both servers of a pair have long-term storage in
-that bucket, by the same way, and run one after the other. `ratio` is the figure of the log in a bucket divided by that
-of the local log. `append_100` and `append_1000` are one writer of Penstock's client at full speed, on 1 and on 100
+The bucket is on this machine, on a server that adds the delays and costs little CPU, as a service elsewhere would
+(`DistantS3`): versitygw and a proxy use 7 to 9 ms of CPU for each MB. `plain_puts` is what that way takes from obstore
+alone, and `cpu_ms_per_mb` what each process used for each MB of events. Long-term storage of both servers of a pair is
+in that bucket, too, and they run one after the other. `ratio` is the figure of the log in a bucket divided by that of
+the local log. `append_100` and `append_1000` are one writer of Penstock's client at full speed, on 1 and on 100
 segments; `java_100` and `java_1000` the same with Pravega's Java client, on 10 and 100 segments, where Java is
 installed. `after_pause` is a single append after a pause longer than the interval; `rate_10k` is 10 000 events/s.
 `requests` counts those to the bucket of the log: `writes_per_s` is at most 1/interval + bytes/8 MiB. `idle` counts them
@@ -29,10 +32,10 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from _common import Server, memory_mb, parser, percentiles_ms, raw_disk, report, server, work_directory
+from _common import Server, cpu_s, memory_mb, parser, percentiles_ms, raw_disk, report, server, work_directory
 from _delaying_proxy import delaying_proxy
 from _load import AppendLoad, block_of
-from _s3 import S3Server, S3UnavailableError, read_ranges, s3_bucket
+from _s3 import DistantS3, S3Server, S3UnavailableError, puts, read_ranges, s3_bucket
 from _wire import ask, connect
 from java_client import run_load
 from latency import measure as measure_rate
@@ -61,10 +64,19 @@ PARTS = ("load", "idle", "recovery", "takeover")
 class Place:
     """Buckets on one S3 server, reached by `port`. Each server gets prefixes of its own."""
 
-    def __init__(self, s3: S3Server, port: int) -> None:
+    def __init__(self, s3: S3Server, port: int, proxy_pid: int = 0) -> None:
         self.s3 = s3
         self.port = port
+        assert s3.process is not None
+        self.pids: dict[str, int] = {"s3": s3.process.pid, **({"proxy": proxy_pid} if proxy_pid else {})}
         self._count = 0
+
+    @property
+    def way(self) -> S3Server:
+        """The S3 server, by the way that the log takes."""
+        found = S3Server(self.s3.directory, program=Path())
+        found.port = self.port
+        return found
 
     def prefix(self) -> str:
         """Return a prefix that was not used before."""
@@ -171,13 +183,19 @@ def loaded(place: Place, directory: Path, arguments: argparse.Namespace, *, has_
     seconds = arguments.seconds
     with place.server(directory, place.prefix(), has_object_log=has_object_log) as running:
         uri = running.uri
+        cpu = {"server": running.pid, "client": os.getpid(), **place.pids}
         figures["after_pause"] = after_pause(uri, arguments.appends)
-        rate = argparse.Namespace(rate=arguments.rate, event_bytes=100, seconds=seconds, read=False)
-        figures["rate_10k"] = asyncio.run(measure_rate(uri, rate))["append_to_ack"]
+        paced = argparse.Namespace(rate=arguments.rate, event_bytes=100, seconds=seconds, read=False)
+        figures["rate_10k"] = asyncio.run(measure_rate(uri, paced))["append_to_ack"]
         for event_bytes, segments in ((100, 1), (1000, 100)):
             before, began_s = requests(uri), time.perf_counter()
-            stream = f"bench/full{event_bytes}"
-            figures[f"append_{event_bytes}"] = throughput(uri, stream, event_bytes, segments, seconds)
+            stream, used_s = f"bench/full{event_bytes}", {name: cpu_s(pid) for name, pid in cpu.items()}
+            rate = throughput(uri, stream, event_bytes, segments, seconds)
+            figures[f"append_{event_bytes}"] = rate
+            megabytes = rate * (time.perf_counter() - began_s)
+            figures[f"cpu_ms_per_mb_{event_bytes}"] = {
+                name: round((cpu_s(pid) - used_s[name]) / megabytes * 1e3, 2) for name, pid in cpu.items()
+            }
             if has_object_log:
                 after, took_s = requests(uri), time.perf_counter() - began_s
                 sent = after["sent_bytes"] - before["sent_bytes"]
@@ -252,6 +270,12 @@ async def replay(place: Place, prefix: str) -> float:
         await runtime.work.close()
 
 
+async def listed(place: Place, folder: str) -> dict[str, int]:
+    """Return the lengths of all objects below a folder of the log's bucket."""
+    objects = place.way.open(LOG_BUCKET)
+    return {info.key: info.length_bytes async for page in objects.list(folder) for info in page}
+
+
 def recovery(place: Place, directory: Path, megabytes: int) -> dict[str, Any]:
     """Fill a log, kill its server, read its objects, and replay it."""
     prefix = place.prefix()
@@ -259,13 +283,8 @@ def recovery(place: Place, directory: Path, megabytes: int) -> dict[str, Any]:
     with place.server(directory, prefix, has_object_log=True, settings=settings) as running:
         asyncio.run(fill(running, megabytes << 20))
         running.kill()
-    root = place.s3.directory / "data" / LOG_BUCKET
-    lengths = {
-        str(path.relative_to(root)): path.stat().st_size for path in (root / prefix / "j").rglob("*") if path.is_file()
-    }
-    proxied = S3Server(place.s3.directory)
-    proxied.port = place.port
-    plain_s = asyncio.run(read_ranges(proxied, lengths, BATCH_BYTES, lanes=16, bucket=LOG_BUCKET))
+    lengths = asyncio.run(listed(place, f"{prefix}/j"))
+    plain_s = asyncio.run(read_ranges(place.way, lengths, BATCH_BYTES, lanes=16, bucket=LOG_BUCKET))
     replay_s = asyncio.run(replay(place, prefix))
     return {
         "megabytes": round(sum(lengths.values()) / 1e6), "objects": len(lengths), "plain_reads_s": round(plain_s, 2),
@@ -284,6 +303,24 @@ def takeover(place: Place, directory: Path) -> dict[str, float]:
     return {"serves_after_s": round(serves_s, 2), "lease_s": LEASE_S, "beyond_lease_s": round(serves_s - LEASE_S, 2)}
 
 
+@contextmanager
+def reached(directory: Path, delay_s: float, *, is_versitygw: bool) -> Iterator[Place]:
+    """Run an S3 server on `directory`, each of whose requests takes `delay_s` longer, with both buckets."""
+    if not is_versitygw:
+        distant = DistantS3(directory, delay_s=delay_s).start()
+        try:
+            for name in (LOG_BUCKET, DATA_BUCKET):
+                distant.make_bucket(name)
+            yield Place(distant, distant.port)
+        finally:
+            distant.kill()
+        return
+    with s3_bucket(directory) as s3, delaying_proxy(s3.port, delay_s) as (port, pid):
+        for name in (LOG_BUCKET, DATA_BUCKET):
+            s3.make_bucket(name)
+        yield Place(s3, port, pid)
+
+
 def main() -> None:
     """Measure and report."""
     options = parser(__doc__ or "")
@@ -293,6 +330,7 @@ def main() -> None:
     options.add_argument("--megabytes", type=int, default=512, help="of the log that is recovered")
     options.add_argument("--idle-seconds", type=float, default=60.0)
     options.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
+    options.add_argument("--versitygw", action="store_true", help="versitygw, and before it a proxy that delays")
     options.add_argument("--no-java", dest="java", action="store_false", help="leave Pravega's Java client out")
     arguments = options.parse_args()
     if arguments.quick:
@@ -302,22 +340,23 @@ def main() -> None:
     with work_directory(arguments) as directory:
         figures["raw_disk"] = raw_disk(directory)
         try:
-            with s3_bucket(directory / "s3") as s3:
-                for name in (LOG_BUCKET, DATA_BUCKET):
-                    s3.make_bucket(name)
-                for delay_ms in arguments.delays_ms:
-                    with delaying_proxy(s3.port, delay_ms / 1e3) as port:
-                        place, there = Place(s3, port), directory / f"{delay_ms:g}"
-                        found: dict[str, object] = {}
-                        if "load" in arguments.only:
-                            found.update(pair(place, there, arguments))
-                        if "recovery" in arguments.only:
-                            found["recovery"] = recovery(place, there / "recovery", arguments.megabytes)
-                        if "takeover" in arguments.only:
-                            found["takeover"] = takeover(place, there / "takeover")
-                        if "idle" in arguments.only and delay_ms == arguments.delays_ms[0]:
-                            found["idle"] = idle(place, there / "idle", arguments.idle_seconds)
-                        figures[f"{delay_ms:g}_ms"] = found
+            for delay_ms in arguments.delays_ms:
+                there = directory / f"{delay_ms:g}"
+                with reached(there / "s3", delay_ms / 1e3, is_versitygw=arguments.versitygw) as place:
+                    found: dict[str, object] = {}
+                    if "load" in arguments.only:
+                        seconds = min(arguments.seconds, 5.0)
+                        found["plain_puts"] = asyncio.run(
+                            puts(place.way, BATCH_BYTES, seconds, lanes=4, bucket=DATA_BUCKET)
+                        )
+                        found.update(pair(place, there, arguments))
+                    if "recovery" in arguments.only:
+                        found["recovery"] = recovery(place, there / "recovery", arguments.megabytes)
+                    if "takeover" in arguments.only:
+                        found["takeover"] = takeover(place, there / "takeover")
+                    if "idle" in arguments.only and delay_ms == arguments.delays_ms[0]:
+                        found["idle"] = idle(place, there / "idle", arguments.idle_seconds)
+                    figures[f"{delay_ms:g}_ms"] = found
         except S3UnavailableError as error:
             raise SystemExit(f"there is no S3 server: {error}") from error
     report("object_log", figures)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.bookkeeper_server import Bookies, BookiesStartError, BookiesUnavailableError
+from support.distant_s3 import DistantS3
 from support.hdfs_server import HdfsServer, HdfsStartError, HdfsUnavailableError, shared_hdfs
 from support.killed_cluster import VARIABLE, ClusterServer
 from support.s3_server import MinioServer, S3Server, S3StartError, S3UnavailableError
@@ -110,6 +111,15 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         server = S3Server(tmp_path_factory.mktemp("s3")).start()
     except S3UnavailableError as error:
         skip_or_fail(error, does_not_run=isinstance(error, S3StartError))
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def distant_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DistantS3]:
+    """Run the S3 server of measurements until the end."""
+    server = DistantS3(tmp_path_factory.mktemp("distant"))
+    server.start()
     yield server
     server.kill()
 

@@ -31,25 +31,25 @@ def add(window, size, key="k"):
 def test_single_event_is_sent_at_once_with_number_one():
     window = new_window()
     add(window, 20)
-    block = window.next_to_send()
+    block = window.next_to_send(0.0)
     assert (block.last_number, block.event_count, len(block.framed())) == (1, 1, 20)
-    assert window.next_to_send() is None
+    assert window.next_to_send(0.0) is None
     assert not window.is_empty
-    assert window.acknowledge(1) == [block]
+    assert window.acknowledge(1, 0.0) == [block]
     assert window.is_empty
 
 
 def test_small_events_collect_while_a_block_is_in_flight():
     window = new_window()
     add(window, 20)
-    first = window.next_to_send()
+    first = window.next_to_send(0.0)
     acks = {id(add(window, 20)) for _ in range(2)}
     assert len(acks) == 1
-    assert window.next_to_send() is None
+    assert window.next_to_send(0.0) is None
     add(window, 20)  # 60 bytes: worth a block of their own.
-    second = window.next_to_send()
+    second = window.next_to_send(0.0)
     assert (second.event_count, second.last_number) == (3, 4)
-    assert window.acknowledge(4) == [first, second]
+    assert window.acknowledge(4, 0.0) == [first, second]
 
 
 def test_full_block_is_closed_and_the_limits_of_the_wire_hold():
@@ -57,18 +57,18 @@ def test_full_block_is_closed_and_the_limits_of_the_wire_hold():
     for _ in range(5):
         add(window, 90)
     sent = []
-    while (block := window.next_to_send()) is not None:
+    while (block := window.next_to_send(0.0)) is not None:
         sent.append(block.size_bytes)
     assert sent == [90, 90]  # A third would be above 250 bytes in flight.
-    window.acknowledge(1)
-    assert window.next_to_send() is not None
+    window.acknowledge(1, 0.0)
+    assert window.next_to_send(0.0) is not None
     assert window.in_flight_bytes == 180
 
 
 def test_block_larger_than_the_window_is_sent_alone():
     window = new_window()
     add(window, 1000)
-    assert window.next_to_send().size_bytes == 1000
+    assert window.next_to_send(0.0).size_bytes == 1000
 
 
 def test_large_event_travels_alone():
@@ -76,38 +76,38 @@ def test_large_event_travels_alone():
     add(window, 20)
     window.add(b"x" * (EVENT_LENGTH_MAX + 1), None, EVENT_LENGTH_MAX + 9)
     add(window, 60)
-    window.next_to_send()
-    assert window.next_to_send() is None
-    window.acknowledge(1)
-    large = window.next_to_send()
+    window.next_to_send(0.0)
+    assert window.next_to_send(0.0) is None
+    window.acknowledge(1, 0.0)
+    large = window.next_to_send(0.0)
     assert large.is_large
-    assert window.next_to_send() is None
+    assert window.next_to_send(0.0) is None
     window.settle_unnumbered(large)
-    assert window.next_to_send().last_number == 2
+    assert window.next_to_send(0.0).last_number == 2
 
 
 def test_reconnect_sends_the_rest_again_with_the_same_numbers():
     window = new_window()
     for _ in range(3):
         add(window, 80)
-    blocks = [window.next_to_send() for _ in range(3)]
+    blocks = [window.next_to_send(0.0) for _ in range(3)]
     assert [block.last_number for block in blocks if block] == [1, 2, 3]
     assert window.reconnect(1) == [blocks[0]]
-    assert [window.next_to_send() for _ in range(2)] == blocks[1:]
+    assert [window.next_to_send(0.0) for _ in range(2)] == blocks[1:]
     # Lost again before anything was sent: still in order.
     assert window.reconnect(1) == []
     assert window.reconnect(3) == blocks[1:]
     add(window, 20)
-    assert window.next_to_send().last_number == 4
+    assert window.next_to_send(0.0).last_number == 4
 
 
 def test_new_writer_has_no_number_stored():
     window = new_window()
     assert window.reconnect(NO_VALUE) == []
     add(window, 20)
-    block = window.next_to_send()
+    block = window.next_to_send(0.0)
     assert window.reconnect(NO_VALUE) == []
-    assert window.next_to_send() is block
+    assert window.next_to_send(0.0) is block
 
 
 @pytest.mark.parametrize("stored", [NO_VALUE, 0, 2, 4])
@@ -117,9 +117,9 @@ def test_impossible_stored_numbers_are_refused(stored):
     for count in (1, 2, 3):
         window.add_many([b""] * count, [None] * count, 99)
     for _ in range(2):
-        window.next_to_send()
-    window.acknowledge(1)
-    window.next_to_send()
+        window.next_to_send(0.0)
+    window.acknowledge(1, 0.0)
+    window.next_to_send(0.0)
     with pytest.raises(ProtocolError):
         window.reconnect(stored)
 
@@ -129,10 +129,10 @@ def test_impossible_acknowledgements_are_refused(number):
     window = new_window()
     add(window, 80)
     window.add_many([b"", b""], [None, None], 90)
-    window.next_to_send()
-    window.next_to_send()
+    window.next_to_send(0.0)
+    window.next_to_send(0.0)
     with pytest.raises(ProtocolError):
-        window.acknowledge(number)
+        window.acknowledge(number, 0.0)
 
 
 def test_taking_all_gives_events_and_keys_back_in_order():
@@ -140,7 +140,7 @@ def test_taking_all_gives_events_and_keys_back_in_order():
     for index in range(6):
         window.add(b"%d" % index, f"k{index}", 40)
     window.add_framed(b"\0\0\0\0\0\0\0\1!", 1, ["last"])
-    window.next_to_send().framed()
+    window.next_to_send(0.0).framed()
     blocks = window.take_all()
     assert [event for block in blocks for event in block.payloads()] == [b"%d" % i for i in range(6)] + [b"!"]
     assert [key for block in blocks for key in block.keys] == [f"k{i}" for i in range(6)] + ["last"]
@@ -194,13 +194,13 @@ def test_every_event_is_stored_once_in_order_under_any_fault(data):
                 acks.append(window.add(event, None, len(event) + 8))
                 count += 1
             case "send":
-                block = window.next_to_send()
+                block = window.next_to_send(0.0)
                 if block is not None:
                     wire.append(block)
             case "store" if wire:
                 apply(wire.pop(0))
             case "ack" if last_stored != NO_VALUE and last_stored > acknowledged:
-                for block in window.acknowledge(last_stored):
+                for block in window.acknowledge(last_stored, 0.0):
                     block.ack._settle()
                 acknowledged = last_stored
             case "break":
@@ -211,11 +211,11 @@ def test_every_event_is_stored_once_in_order_under_any_fault(data):
                     block.ack._settle()
                 acknowledged = max(last_stored, 0)
     while not window.is_empty:
-        while (block := window.next_to_send()) is not None:
+        while (block := window.next_to_send(0.0)) is not None:
             wire.append(block)
         while wire:
             apply(wire.pop(0))
-        for block in window.acknowledge(last_stored):
+        for block in window.acknowledge(last_stored, 0.0):
             block.ack._settle()
     assert [int(event.split(b".")[0]) for event in stored] == list(range(count))
     assert all(ack.is_done and ack.error is None for ack in acks)
@@ -246,7 +246,7 @@ def test_a_split_block_keeps_its_events_and_keys_in_order_within_the_bounds(even
         window.add(event, f"k{number}", len(event) + 8)
     (block,) = window.pending()
     if is_framed:
-        window.next_to_send().framed()  # type: ignore[union-attr]
+        window.next_to_send(0.0).framed()  # type: ignore[union-attr]
     cut = []
     while block.event_count:
         bytes_max, count_max = bounds[len(cut) % len(bounds)]

@@ -26,6 +26,7 @@ from penstock.runtime.object_changes import change_object
 from penstock.runtime.objects import ObjectStore, ObjectVersion
 from penstock.runtime.obstore_objects import ObstoreObjects
 from penstock_simulation.simulated.objects import SimulatedBucket, SimulatedObjects
+from support.distant_s3 import DistantS3
 from support.object_races import lost_races, lost_replacements
 from support.s3_server import S3Server
 
@@ -59,6 +60,7 @@ class Bucket:
         "obstore-local",
         "directory",
         "simulated",
+        "distant",
         pytest.param("versitygw", marks=pytest.mark.interop),
         pytest.param("minio", marks=pytest.mark.interop),
     ]
@@ -76,6 +78,10 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
         case "simulated":
             contents, rng = SimulatedBucket(), random.Random(1)
             return Bucket(lambda: SimulatedObjects(contents, random.Random(rng.random())))
+        case "distant":
+            distant: DistantS3 = request.getfixturevalue("distant_s3")
+            place = distant.make_bucket(f"b{uuid.uuid4().hex[:12]}")
+            return Bucket(lambda: distant.open(place.bucket))
         case name:
             server: S3Server = request.getfixturevalue("s3_server" if name == "versitygw" else "minio_server")
             place = server.make_bucket(f"b{uuid.uuid4().hex[:12]}")

@@ -58,13 +58,13 @@ class S3Server:
     name: ClassVar[str] = "versitygw"
     health: ClassVar[str] = "/healthz"
 
-    def __init__(self, directory: Path, host: Host | None = None) -> None:
+    def __init__(self, directory: Path, host: Host | None = None, *, program: Path | None = None) -> None:
         self.directory = directory
         self.host = host
         self.address = "127.0.0.1" if host is None else host.address
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
-        self._program = find_program(self.name)
+        self._program = find_program(self.name) if program is None else program
 
     @property
     def endpoint(self) -> str:

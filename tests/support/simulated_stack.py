@@ -25,6 +25,7 @@ from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock_simulation.simulated.controller_calls import serve_controller, simulated_stub
 from penstock_simulation.simulated.host import Death, Host
@@ -85,10 +86,16 @@ class SimulatedStack:
 
     client: Client
 
-    def __init__(self, seed: int = 0, store_settings: SegmentStoreSettings = STORE_SETTINGS) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        store_settings: SegmentStoreSettings = STORE_SETTINGS,
+        client_settings: ClientSettings | None = None,
+    ) -> None:
         self.simulation = Simulation(seed)
         self._store_settings = store_settings
-        self._logs = MemoryLogFactory(memory_runtime(), frame_length_max_bytes=2000)
+        self._client_settings = client_settings or ClientSettings()
+        self._logs: DurableLogFactory = MemoryLogFactory(memory_runtime(), frame_length_max_bytes=2000)
         self._chunks = FaultyChunks()
         self._is_ready = False
         self.server = self.simulation.host("server", self._serve)
@@ -97,7 +104,7 @@ class SimulatedStack:
         self.call(self._open_client)
 
     async def _open_client(self) -> None:
-        client_settings = ClientSettings()
+        client_settings = self._client_settings
         rng = self._client_host.runtime.rng
         controller = ControllerClient(simulated_stub("server", CONTROLLER_PORT), client_settings, rng)
         self.client = Client(

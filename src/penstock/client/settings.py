@@ -37,7 +37,9 @@ class ClientSettings:
 
         block_bytes_max: an append block is sent at the latest when it has this many bytes.
         pipelined_block_bytes_min: while a block is in flight, the next one is sent once it has this many bytes.
-        in_flight_block_count_max, in_flight_bytes_max: unacknowledged blocks of one segment on the wire.
+        in_flight_block_count_max, in_flight_bytes_max: unacknowledged blocks of one segment on the wire ...
+        slow_in_flight_bytes_max: ... and their bytes if the store acknowledges slowly, as with its log in a bucket: a
+            few times what it acknowledges in one round trip, at most this.
         max_unacknowledged_bytes: events of one writer that are not durable yet; a write past this bound waits.
         write_turn_event_count_max: events that single writes take before they yield to the event loop; for `write_many`
             four times this number, ...
@@ -128,6 +130,7 @@ class ClientSettings:
     pipelined_block_bytes_min: int = 128 * 1024
     in_flight_block_count_max: int = 4
     in_flight_bytes_max: int = 8 * MIB
+    slow_in_flight_bytes_max: int = 32 * MIB
     max_unacknowledged_bytes: int = 64 * MIB
     write_turn_event_count_max: int = 1024
     write_turn_bytes_max: int = MIB

@@ -20,6 +20,7 @@ from itertools import chain
 from typing import cast
 
 from penstock.client.writing.ack import AckState
+from penstock.client.writing.in_flight_limit import InFlightLimit
 from penstock.model.errors import ProtocolError
 from penstock.model.events import EVENT_HEADER_LENGTH, EVENT_LENGTH_MAX, frame_events, framed_length_at, split_events
 from penstock.model.segments import NO_VALUE, Buffer
@@ -33,6 +34,7 @@ class WindowLimits:
     pipelined_block_bytes_min: int
     in_flight_block_count_max: int
     in_flight_bytes_max: int
+    slow_in_flight_bytes_max: int = 0
 
 
 class Block:
@@ -109,10 +111,21 @@ class Block:
 class AppendWindow:
     """The blocks of one segment, from the first event in an open block to the acknowledgement."""
 
-    __slots__ = ("_ack_factory", "_limits", "in_flight", "in_flight_bytes", "last_number", "open", "ready")
+    __slots__ = (
+        "_ack_factory",
+        "_limits",
+        "_slow_limit",
+        "in_flight",
+        "in_flight_bytes",
+        "last_number",
+        "open",
+        "ready",
+    )
 
     def __init__(self, limits: WindowLimits, ack_factory: Callable[[], AckState]) -> None:
         self._limits = limits
+        #: Above the other two limits while the store acknowledges slowly.
+        self._slow_limit = InFlightLimit(limits.slow_in_flight_bytes_max)
         self._ack_factory = ack_factory
         #: The block that takes events, or None. The blocks' order is: `in_flight`, `ready`, `open`.
         self.open: Block | None = None
@@ -202,8 +215,10 @@ class AppendWindow:
             self.ready.append(self.open)
             self.open = None
 
-    def next_to_send(self) -> Block | None:
+    def next_to_send(self, now_s: float) -> Block | None:
         """Return the block to send now, numbered and counted as in flight, or None to wait for an acknowledgement.
+
+        `now_s`: the loop's time.
 
         A large event is sent alone: nothing else is in flight with it.
         """
@@ -215,8 +230,8 @@ class AppendWindow:
             if (
                 block.is_large
                 or self.in_flight[-1].is_large
-                or len(self.in_flight) >= limits.in_flight_block_count_max
-                or self.in_flight_bytes + block.size_bytes > limits.in_flight_bytes_max
+                or not self._has_room(self.in_flight_bytes + block.size_bytes)
+                or self._must_probe(now_s)
                 or (block is self.open and block.size_bytes < limits.pipelined_block_bytes_min)
             ):
                 return None
@@ -227,12 +242,29 @@ class AppendWindow:
         if not block.last_number:
             self.last_number += block.event_count
             block.last_number = self.last_number
+        self._slow_limit.sent(block.size_bytes, now_s, in_flight_bytes=self.in_flight_bytes)
         self.in_flight.append(block)
         self.in_flight_bytes += block.size_bytes
         return block
 
-    def acknowledge(self, event_number: int) -> list[Block]:
-        """Remove and return the blocks in flight up to `event_number`. Raises `ProtocolError` if it cannot be."""
+    def _has_room(self, in_flight_bytes: int) -> bool:
+        limits = self._limits
+        is_usual = len(self.in_flight) < limits.in_flight_block_count_max
+        return (is_usual and in_flight_bytes <= limits.in_flight_bytes_max) or (
+            in_flight_bytes <= self._slow_limit.limit_bytes
+        )
+
+    def _must_probe(self, now_s: float) -> bool:
+        limits = self._limits
+        usual_bytes = min(limits.in_flight_block_count_max * limits.block_bytes_max, limits.in_flight_bytes_max)
+        return self._slow_limit.limit_bytes > usual_bytes and self._slow_limit.must_probe(now_s)
+
+    def acknowledge(self, event_number: int, now_s: float) -> list[Block]:
+        """Remove and return the blocks in flight up to `event_number`. Raises `ProtocolError` if it cannot be.
+
+        `now_s`: the loop's time.
+        """
+        in_flight_bytes = self.in_flight_bytes
         done: list[Block] = []
         while self.in_flight and self.in_flight[0].last_number <= event_number:
             block = self.in_flight.popleft()
@@ -243,6 +275,9 @@ class AppendWindow:
                 f"event number {event_number} was acknowledged, which does not end a block in flight "
                 f"(last sent {self.last_number})"
             )
+        self._slow_limit.acknowledged(
+            in_flight_bytes - self.in_flight_bytes, now_s, in_flight_bytes=self.in_flight_bytes
+        )
         return done
 
     def reconnect(self, last_event_number: int) -> list[Block]:
@@ -273,6 +308,7 @@ class AppendWindow:
         while self.in_flight:
             self.ready.appendleft(self.in_flight.pop())
         self.in_flight_bytes = 0
+        self._slow_limit.reset()
         while self.ready and self.ready[0].last_number and self.ready[0].last_number <= last_event_number:
             stored.append(self.ready.popleft())
         return stored

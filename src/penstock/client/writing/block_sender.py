@@ -136,7 +136,7 @@ class BlockSender:
             return
         while connection.is_writable:
             with self._lock:
-                block = self.window.next_to_send()
+                block = self.window.next_to_send(asyncio.get_running_loop().time())
             if block is None:
                 return
             self._begin_wait()
@@ -171,7 +171,7 @@ class BlockSender:
         if isinstance(reply, DataAppended):
             try:
                 with self._lock:
-                    done = self.window.acknowledge(reply.event_number)
+                    done = self.window.acknowledge(reply.event_number, asyncio.get_running_loop().time())
                     is_empty = self.window.is_empty
             except ProtocolError as error:
                 self._end_session(error)

@@ -79,6 +79,7 @@ class EventWriter(LifeCycle):
             pipelined_block_bytes_min=settings.pipelined_block_bytes_min,
             in_flight_block_count_max=settings.in_flight_block_count_max,
             in_flight_bytes_max=settings.in_flight_bytes_max,
+            slow_in_flight_bytes_max=settings.slow_in_flight_bytes_max,
         )
         # Front ends use acks of another kind, and call `_put` themselves.
         self._put_for_ack = cast(Callable[[bytes, str | None, OnDelivery | None], Ack], self._put)
