@@ -51,7 +51,7 @@ ALLOWED = {
     "__main__": {"cli"},
 }  # fmt: skip
 #: All modules directly under `penstock`: the client's front door.
-FRONT_DOOR = {"__init__", "aio", "serializers"}
+FRONT_DOOR = {"__init__", "aio", "serializers", "traced_events"}
 
 #: Rooms under the determinism seam.
 DETERMINISTIC = ("segmentstore", "controller", "client")

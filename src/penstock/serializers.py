@@ -12,6 +12,7 @@ from penstock.client.common.serializers import (
     Serializer,
     TextSerializer,
 )
+from penstock.traced_events import TracedEvent, TracedSerializer
 
 __all__ = [
     "ArrowSerializer",
@@ -22,4 +23,6 @@ __all__ = [
     "PydanticSerializer",
     "Serializer",
     "TextSerializer",
+    "TracedEvent",
+    "TracedSerializer",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 from penstock import aio
 from penstock.client.common import telemetry
 from penstock.client.common.telemetry import Telemetry
+from penstock.model.errors import SerializationError
+from penstock.serializers import BytesSerializer, JsonSerializer, TracedEvent, TracedSerializer
 from penstock.testing import MemoryServer
 
 metrics_sdk = pytest.importorskip("opentelemetry.sdk.metrics", reason="needs opentelemetry-sdk")
 trace_sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="needs opentelemetry-sdk")
+trace = pytest.importorskip("opentelemetry.trace", reason="needs opentelemetry-api")
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Any:
     tracers = trace_sdk.TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
     mine = Telemetry(meters.get_meter("penstock"), tracers.get_tracer("penstock"))
-    for module in ("writing.event_writer", "groups.reader"):
+    for module in ("writing.event_writer", "groups.reader", "transactions.transaction"):
         monkeypatch.setattr(f"penstock.client.{module}.telemetry_of_process", lambda: mine)
 
     def found() -> tuple[dict[Any, Any], list[Any]]:
@@ -101,6 +105,59 @@ async def test_a_failed_flush_is_an_error_of_the_operation(penstock_server: Memo
     (span,) = [span for span in spans if span.name == "send telemetry/sealed"]
     assert span.attributes["error.type"] == "StreamSealedError"
     assert not span.status.is_ok
+
+
+async def test_ends_of_transactions_are_operations(penstock_server: MemoryServer, exported: Any) -> None:
+    """The flush of a commit is inside it."""
+    async with aio.connect(penstock_server.uri) as client:
+        await client.create_stream("telemetry/payments")
+        for end in ("commit", "abort"):
+            transaction = await client.begin_transaction("telemetry/payments")
+            await transaction.write(b"1")
+            await getattr(transaction, end)()
+        prepared = await client.begin_transaction("telemetry/payments")
+        await client.abort_transaction("telemetry/payments", await prepared.prepare())
+    points, spans = exported()
+    for end in ("commit", "abort", "prepare"):
+        assert points["messaging.client.operation.duration", labels(end, "telemetry/payments")].count == 1, end
+    (commit,) = [span for span in spans if span.name == "commit telemetry/payments"]
+    sends = [span for span in spans if span.name == "send telemetry/payments"]
+    assert commit.context.span_id in {span.parent.span_id for span in sends if span.parent is not None}
+
+
+async def test_a_trace_continues_from_a_writer_to_a_reader(penstock_server: MemoryServer, exported: Any) -> None:
+    """As a CloudEvent, with its content as JSON or as bytes."""
+    tracer = trace_sdk.TracerProvider().get_tracer("shop")
+    orders = TracedSerializer(JsonSerializer(), source="/shop", type="shop.order", content_type="application/json")
+    raw = TracedSerializer(BytesSerializer(), source="/shop", type="shop.blob")
+    async with aio.connect(penstock_server.uri) as client:
+        await client.create_stream("telemetry/traced")
+        with tracer.start_as_current_span("checkout") as span:
+            async with client.event_writer("telemetry/traced") as writer:
+                await writer.write(orders.serialize(TracedEvent({"total": 3})), routing_key="a")
+                await writer.write(raw.serialize(TracedEvent(b"\xff\x00", id="7")), routing_key="a")
+        async with client.batch("telemetry/traced") as batch:
+            (part,) = batch.ranges
+            first, second = [event.data async for event in batch.events(part)]
+    order, blob = orders.deserialize(first), raw.deserialize(second)
+    assert order.value == {"total": 3}
+    assert blob == TracedEvent(b"\xff\x00", blob.trace, "7")
+    written = json.loads(first)
+    assert written["specversion"] == "1.0"
+    assert (written["source"], written["type"], written["data"]) == ("/shop", "shop.order", {"total": 3})
+    for event in (order, blob):
+        found = trace.get_current_span(event.context()).get_span_context()
+        assert (found.trace_id, found.span_id) == (span.get_span_context().trace_id, span.get_span_context().span_id)
+    # An event that is passed on keeps the trace of its writer.
+    assert raw.deserialize(raw.serialize(blob)) == blob
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff", b"[]", b"{}", b'{"specversion":"1.0"}', b'{"specversion":"1.0","data_base64":"?"}']
+)
+def test_an_event_that_is_no_cloud_event_is_a_serialization_error(data: bytes) -> None:
+    with pytest.raises(SerializationError):
+        TracedSerializer(BytesSerializer(), source="/s", type="t").deserialize(data)
 
 
 def test_opentelemetry_is_imported_only_if_the_application_imports_it() -> None:

@@ -12,6 +12,7 @@ from types import TracebackType
 
 from penstock.client.common.life_cycle import LifeCycle
 from penstock.client.common.tasks import start_watched
+from penstock.client.common.telemetry import operation, telemetry_of_process
 from penstock.client.controller.controller import ControllerClient
 from penstock.client.controller.sources import TransactionSource
 from penstock.client.controller.stream_segments import SegmentRange
@@ -96,6 +97,7 @@ class Transaction(LifeCycle):
         self._future_owner = owner
         self._ack_factory = ack_factory
         self._is_threaded = is_threaded
+        self._telemetry = telemetry_of_process()
         self._id = pb.TxnId()
         self._fate = _Fate.OPEN
         self._doomed_by: BaseException | None = None
@@ -211,7 +213,8 @@ class Transaction(LifeCycle):
             elif self._noted != noted:
                 earlier = "none" if self._noted is None else str(self._noted)
                 raise InvalidArgumentError(f"{self._name}: time={time!r} cannot be noted: {earlier} was given before")
-        await self._decide(self._commit)
+        with operation(self._telemetry, "commit", "settle", self._stream_name):
+            await self._decide(self._commit)
 
     async def abort(self) -> None:
         """Abort: none of the transaction's events are ever read. Aborting twice is allowed.
@@ -220,7 +223,8 @@ class Transaction(LifeCycle):
         `OutcomeUnknownError` without a reply: it may be repeated, and the transaction is aborted in any case when its
         lease expires.
         """
-        await self._decide(self._abort)
+        with operation(self._telemetry, "abort", "settle", self._stream_name):
+            await self._decide(self._abort)
 
     async def detach(self) -> str:
         """Flush, leave the transaction open for another process, and return its id.
@@ -247,7 +251,8 @@ class Transaction(LifeCycle):
             UnsupportedOperationError: the controller is Pravega's own; the transaction can be committed or aborted.
         """
         limit_ms = round((self._settings.prepared_limit_s if limit_s is None else limit_s) * 1000)
-        await self._decide(lambda: self._prepare(limit_ms))
+        with operation(self._telemetry, "prepare", "settle", self._stream_name):
+            await self._decide(lambda: self._prepare(limit_ms))
         return self.id
 
     async def state(self) -> str:
