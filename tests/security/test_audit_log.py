@@ -10,10 +10,12 @@ from typing import Any
 import grpc
 import pytest
 
+from penstock import aio
 from penstock.controller.grpc.call_audit import NOT_CHANGES, CallAudit
 from penstock.controller.grpc.table import access_table
 from penstock.model.errors import ControllerUnavailableError
 from penstock.rpc import controller_pb2 as pb
+from penstock.runtime.client_security import Credentials
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.security import audit_log
 from penstock.security.audit_log import AuditEntry, AuditLog, AuditSettings
@@ -172,6 +174,20 @@ async def test_a_server_records_changes_and_refusals(tmp_path: Path, secured: Se
     assert change["before"]["scalingPolicy"]["minNumSegments"] == 1
     assert {line["resource"] for line in found[1:5]} == {"prn::/scope:shop", "prn::/scope:shop/stream:orders"}
     assert PASSWORD not in (tmp_path / "audit.jsonl").read_text()
+
+
+async def test_an_entry_has_the_id_that_the_client_sent(tmp_path: Path, secured: SecuredServer) -> None:
+    """A client sends one id for a call and its repetitions, and another for each other call."""
+    (tmp_path / "ca.crt").write_bytes(secured.authority)
+    uri, account = secured.server.controller_uri, Credentials("root", PASSWORD)
+    async with aio.connect(uri, credentials=account, ca=tmp_path / "ca.crt") as client:
+        await client.create_scope("shop")
+        await client.create_scope("cafe")
+    assert secured.server.audit is not None
+    await until(lambda: secured.server.audit.written_count == 2)
+    first, second = (line["request_id"] for line in lines(tmp_path / "audit.jsonl"))
+    assert 0 <= int(first) < 1 << 63
+    assert first != second
 
 
 async def test_changes_are_refused_while_the_log_cannot_be_written(tmp_path: Path) -> None:

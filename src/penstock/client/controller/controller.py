@@ -51,6 +51,7 @@ from penstock.model.times import seconds_text
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.runtime.client_security import ClientSecurity
+from penstock.runtime.log_context import REQUEST_ID_KEY
 from penstock.runtime.pacing import GrowingDelay
 from penstock.runtime.program import survives_here
 from penstock.runtime.version import penstock_version
@@ -73,6 +74,8 @@ _BAD_LEASE = "lease value too"
 _UNKNOWN_COUNT_MAX = 2
 _RETRY_DELAY_INITIAL_S = 0.01
 _CLOSE_TIMEOUT_S = 1.0
+#: As in Pravega's clients, whose ids are positive 64-bit integers.
+_REQUEST_ID_BITS = 63
 _RETRY_DELAY_FACTOR = 4.0
 
 
@@ -244,12 +247,13 @@ class ControllerClient(
             is_unsure = False
             exhausted: Exhaustion | None = None
             attempt = unknown_count = 0
+            request_id = self._new_request_id()
             while True:
                 await self._connected(what, deadline, wait, is_unsure=is_unsure and is_change)
                 attempt += 1
                 try:
                     timeout_s = deadline.bounded_s(self._settings.controller_request_timeout_s)
-                    reply = await answered(self._send(call, request, timeout_s))
+                    reply = await answered(self._send(call, request, timeout_s, request_id))
                     return reply, is_unsure
                 except grpc.RpcError as error:
                     code = error.code()
@@ -286,7 +290,7 @@ class ControllerClient(
                             details += "; it serves its maximum number of calls (rpc_concurrency_max of the controller)"
                         details += (
                             f" ({attempt} attempts in {seconds_text(deadline.elapsed_s())}, {deadline.limit_name}: "
-                            f"{deadline.limit_s:g} s)"
+                            f"{deadline.limit_s:g} s{_id_text(request_id)})"
                         )
                         if exhausted is Exhaustion.DISK_FULL:
                             raise full_error(details, is_change=is_change) from None
@@ -295,11 +299,18 @@ class ControllerClient(
                         raise ControllerUnavailableError(details) from None
                 await asyncio.sleep(deadline.bounded_s(delay.take() * (0.5 + 0.5 * self._rng.random())))
 
-    def _send(self, call: UnaryCall[Request, Reply], request: Request, timeout_s: float) -> Awaitable[Reply]:
-        if not self._metadata:
+    def _new_request_id(self) -> str:
+        """Return the id of a call and its repetitions in the logs of controllers; empty without a channel."""
+        return "" if self._channel is None else str(self._rng.getrandbits(_REQUEST_ID_BITS))
+
+    def _send(
+        self, call: UnaryCall[Request, Reply], request: Request, timeout_s: float, request_id: str
+    ) -> Awaitable[Reply]:
+        if not request_id:
             return call(request, timeout=timeout_s)
-        # Only the stubs of a channel take metadata, and only those need credentials.
-        return cast(Callable[..., Awaitable[Reply]], call)(request, timeout=timeout_s, metadata=self._metadata)
+        # Only the stubs of a channel take metadata.
+        metadata = (*self._metadata, (REQUEST_ID_KEY, request_id))
+        return cast(Callable[..., Awaitable[Reply]], call)(request, timeout=timeout_s, metadata=metadata)
 
     async def _describe_address(self) -> str:
         target, use_tls = parse_controller_uri(self._address)
@@ -355,6 +366,10 @@ def _reason_of_wait(code: grpc.StatusCode, exhausted: Exhaustion | None) -> str:
     if exhausted is not None:
         return REFUSED
     return UNREACHABLE if code == grpc.StatusCode.UNAVAILABLE else NO_ANSWER
+
+
+def _id_text(request_id: str) -> str:
+    return f", request {request_id}" if request_id else ""
 
 
 def _final_error(code: grpc.StatusCode, details: str) -> PenstockError:

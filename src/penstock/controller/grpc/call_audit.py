@@ -45,10 +45,10 @@ class CallAudit:
         self._answers = answers
         self._limit = RefusalLimit()
 
-    def begin(self, call: str, access_of: AccessOf, peer: str) -> CallRecord:
+    def begin(self, call: str, access_of: AccessOf, peer: str, request_id: str) -> CallRecord:
         """Return the record of a call that begins."""
         principal.set("")
-        return CallRecord(self, call, access_of, peer)
+        return CallRecord(self, call, access_of, peer, request_id)
 
     def is_recorded(self, call: str, needed: Access | None) -> bool:
         """Return whether a call that is permitted is recorded."""
@@ -87,13 +87,13 @@ class CallAudit:
 class CallRecord:
     """One call, from its arrival to its outcome."""
 
-    def __init__(self, audit: CallAudit, call: str, access_of: AccessOf, peer: str) -> None:
+    def __init__(self, audit: CallAudit, call: str, access_of: AccessOf, peer: str, request_id: str) -> None:
         self._audit = audit
         self._call = call
         self._access_of = access_of
         self._peer = peer
         self._resource = ""
-        self._request_id = ""
+        self._request_id = request_id
         self._change: dict[str, object] = {}
         self._is_change = False
 
@@ -104,7 +104,6 @@ class CallRecord:
         except PenstockError:
             needed = None  # The call itself reports what is wrong with the request.
         self._resource = "" if needed is None else needed.resource
-        self._request_id = str(getattr(request, "requestId", "") or "")
         self._is_change = self._audit.is_recorded(self._call, needed)
 
     async def note_permitted(self, request: Message) -> None:

@@ -289,7 +289,7 @@ def _guarded(
     note_client: Callable[[_Context], None],
     slots: CallSlots,
     calls: CallCounts,
-    begin_record: Callable[[str], CallRecord] | None,
+    begin_record: Callable[[str, str], CallRecord] | None,
 ) -> _Call:
     async def serve(request: bytes, context: _Context) -> bytes:
         note_client(context)
@@ -297,7 +297,7 @@ def _guarded(
         log_context.set({"call": name, "peer": context.peer() or "", "request_id": request_id})
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
-        record = None if begin_record is None else begin_record(context.peer() or "")
+        record = None if begin_record is None else begin_record(context.peer() or "", request_id)
         failure: Exception
         try:
             # Before anything else: a client without credentials must not cost more than that.
