@@ -99,7 +99,7 @@ LOCAL = {
     "storage survey", "storage import", "storage export",
     "cluster init", "cluster status", "cluster stores", "cluster containers", "cluster drain", "cluster undrain",
     "cluster move", "cluster balance", "cluster log list", "cluster log enable", "cluster log disable",
-    "cluster log salvage", "cluster sweep", "cluster demo",
+    "cluster log salvage", "cluster log rebuild", "cluster sweep", "cluster demo",
 }  # fmt: skip
 
 
@@ -210,6 +210,7 @@ BAD_INPUT = {
     "cluster log list": [["extra"], []],
     "cluster log enable": [[], ["x"], ["-1"], ["0"]],
     "cluster log disable": [[], ["x"], ["-1"], ["0"]],
+    "cluster log rebuild": [["extra"], []],
     "cluster log salvage": [[], ["x"], ["-1"], ["0"]],
     "cluster sweep": [["extra"], []],
     "cluster demo": [

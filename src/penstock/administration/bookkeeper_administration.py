@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from penstock.administration.ledger_rebuild import LedgerRebuild, RebuiltLog
 from penstock.administration.log_administration import LogReport, LogState
 from penstock.model.cluster_nodes import ClusterIdentity
 from penstock.model.errors import (
@@ -56,6 +57,17 @@ class LedgerSweepReport:
     foreign_count: int
 
 
+def open_ledgers(place: str, settings: StandaloneSettings, runtime: Runtime) -> LedgerStore:
+    """Return the BookKeeper cluster at `place`, with its virtual machine started; close it.
+
+    Raises `InvalidArgumentError`: something must be installed.
+    """
+    log = settings.bookkeeper
+    start_java(f"the log in {place}", log.jars, heap_mb=log.heap_mb, direct_mb=log.direct_mb)
+    client = LedgerClientSettings(log.password, log.request_timeout_s)
+    return runtime.open_ledgers(LedgerPlace.parse(place), client, runtime.work)
+
+
 @asynccontextmanager
 async def ledger_logs(
     identity: ClusterIdentity, service: CoordinationService, settings: StandaloneSettings, runtime: Runtime
@@ -65,9 +77,7 @@ async def ledger_logs(
     Raises `InvalidArgumentError`: something must be installed. `LedgerError`: BookKeeper does not answer.
     """
     log = settings.bookkeeper
-    start_java(f"the log in {identity.log}", log.jars, heap_mb=log.heap_mb, direct_mb=log.direct_mb)
-    client = LedgerClientSettings(log.password, log.request_timeout_s)
-    ledgers = runtime.open_ledgers(LedgerPlace.parse(identity.log), client, runtime.work)
+    ledgers = open_ledgers(identity.log, settings, runtime)
     records = RecordStore(service, identity.cluster_id, log.retry_s)
     try:
         await ledgers.start()
@@ -187,6 +197,11 @@ class BookKeeperAdministration:
             if ledger.last_entry is None:
                 # Its owner finds the fence with its next append or check, and the changed record at its next open.
                 await (await self._ledgers.open(ledger.ledger_id, is_fencing=True)).close()
+
+    async def rebuild(self, *, is_dry_run: bool) -> Sequence[RebuiltLog]:
+        """Make records that do not exist again. No store of the cluster may run. Errors as `LedgerRebuild.run`."""
+        rebuild = LedgerRebuild(self._ledgers, self._records, self._settings, self._runtime, self._container_count)
+        return await rebuild.run(is_dry_run=is_dry_run)
 
     async def sweep(self, *, is_dry_run: bool) -> LedgerSweepReport:
         """Delete ledgers of this cluster that no record names and that none can name any more.

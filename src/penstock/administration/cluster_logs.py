@@ -14,6 +14,7 @@ from penstock.administration.bookkeeper_administration import (
     LedgerSweepReport,
     ledger_logs,
 )
+from penstock.administration.ledger_rebuild import RebuiltLog
 from penstock.administration.object_log_administration import LogSweepReport, ObjectLogAdministration, object_logs
 from penstock.model.cluster_nodes import (
     ASSIGNMENT_PATH,
@@ -28,7 +29,7 @@ from penstock.model.cluster_nodes import (
     ClusterIdentity,
     split_host_node_name,
 )
-from penstock.model.errors import UnsupportedOperationError
+from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
 from penstock.model.errors.coordination import (
     CoordinationOutcomeUnknownError,
     NoSuchNodeError,
@@ -128,6 +129,29 @@ async def sweep_cluster(
             idle_drains=[each for each in drains if each not in names],
             foreign_nodes=[f"/{each}" for each in top if f"/{each}" not in _KNOWN_PATHS],
         )
+
+
+async def rebuild_cluster_logs(
+    store: CoordinationStore, place: str, settings: StandaloneSettings, runtime: Runtime, *, is_dry_run: bool
+) -> Sequence[RebuiltLog]:
+    """Make records of logs in BookKeeper that ZooKeeper has lost again. Errors as `cluster_logs`, and:
+
+    Raises:
+        InvalidArgumentError: a store of the cluster runs.
+        UnsupportedOperationError: the logs are in a bucket, where their records are, too.
+    """
+    async with cluster_logs(store, place, settings, runtime) as logs:
+        if not isinstance(logs, BookKeeperAdministration):
+            raise UnsupportedOperationError(
+                f"the logs of the cluster at {place} are in a bucket, and so are their records: "
+                "ZooKeeper has nothing of them"
+            )
+        running = sorted({split_host_node_name(each)[0] for each in await _names(store, HOSTS_PATH)})
+        if running:
+            raise InvalidArgumentError(
+                f"segment stores run: {', '.join(running)}. Stop all of them first; nothing was changed"
+            )
+        return await logs.rebuild(is_dry_run=is_dry_run)
 
 
 def _demand_bucket(identity: ClusterIdentity, place: str) -> None:

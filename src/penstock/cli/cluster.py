@@ -55,13 +55,21 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Make a cluster: write what it is to ZooKeeper, once. Again with the same values is accepted."""
+    from penstock.administration.ledger_adoption import LedgerAdoption
     from penstock.server.cluster.initialisation import init_cluster
 
     with exit_on_error(as_json=as_json):
         settings = load(config, zookeeper)
         made = asyncio.run(
             init_cluster(
-                settings, containers=containers, log=log, tier2=tier2, lease_s=lease_s, adopts=adopt, is_dry=dry_run
+                settings,
+                containers=containers,
+                log=log,
+                tier2=tier2,
+                lease_s=lease_s,
+                adopts=adopt,
+                is_dry=dry_run,
+                adoption=LedgerAdoption(),
             )
         )
     identity = made.identity

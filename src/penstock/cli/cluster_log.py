@@ -100,6 +100,36 @@ def salvage(
         )
 
 
+@log.command()
+def rebuild(
+    zookeeper: ZooKeeper = None, dry_run: DryRun = False, config: Config = None, as_json: AsJson = False
+) -> None:
+    """Make records of logs in BookKeeper again that ZooKeeper has lost. Stop all segment stores first.
+
+    The ledgers of each log are found by their labels, fenced, and read. Records that exist stay. Exits with 1 if a log
+    is damaged. If the whole cluster is missing in ZooKeeper: penstock cluster init --adopt.
+    """
+    from penstock.administration.cluster_logs import rebuild_cluster_logs
+    from penstock.administration.ledger_rebuild import RebuildState
+
+    with exit_on_error(as_json=as_json):
+        found = in_session(
+            config, zookeeper,
+            lambda store, place, settings, runtime: rebuild_cluster_logs(
+                store, place, settings, runtime, is_dry_run=dry_run
+            ),
+        )  # fmt: skip
+    cells = [
+        (each.container, each.state, len(each.ledgers), ", ".join(map(str, each.left_out)), each.problem)
+        for each in found
+    ]
+    headers = ("container", "record", "ledgers", "left out", "problem")
+    fields = {"logs": [asdict(each) for each in found], "dry_run": dry_run}
+    tell("rebuilt_logs", fields, table(headers, cells), as_json=as_json)
+    if any(each.state is RebuildState.DAMAGED for each in found):
+        raise typer.Exit(1)
+
+
 def sweep(zookeeper: ZooKeeper = None, dry_run: DryRun = False, config: Config = None, as_json: AsJson = False) -> None:
     """Delete what killed processes left: objects of the log that no container needs, and old proofs in ZooKeeper.
 

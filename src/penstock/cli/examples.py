@@ -48,6 +48,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "cluster log list": ("penstock cluster log list --zookeeper zk1:2181/penstock --json",),
     "cluster log enable": ("penstock cluster log enable 7 --zookeeper zk1:2181/penstock",),
     "cluster log disable": ("penstock cluster log disable 7 --zookeeper zk1:2181/penstock",),
+    "cluster log rebuild": ("penstock cluster log rebuild --zookeeper zk1:2181/penstock --dry-run",),
     "cluster log salvage": ("penstock cluster log salvage 7 --zookeeper zk1:2181/penstock --dry-run",),
     "cluster demo": (
         "penstock cluster demo",

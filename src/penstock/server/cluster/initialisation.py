@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.model.cluster_nodes import ClusterIdentity
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.coordination import CoordinationService
 from penstock.runtime.ledgers import is_ledger_place
 from penstock.runtime.objects import ObjectPlace
 from penstock.runtime.runtime import Runtime, real_runtime
@@ -21,6 +23,22 @@ from penstock.server.cluster.identity import (
 from penstock.server.cluster.machine import LocalMachine, Machine
 from penstock.server.errors import ClusterMismatchError, UnknownClusterError
 from penstock.server.settings import StandaloneSettings
+
+
+class LedgerAdoption(Protocol):
+    """How a log in BookKeeper is taken over from a cluster whose ZooKeeper has lost its data."""
+
+    async def cluster_id(self, log: str, settings: StandaloneSettings, runtime: Runtime) -> str:
+        """Return the id of the cluster that has written the log. Raises `ClusterMismatchError`."""
+
+    async def rebuild(
+        self,
+        identity: ClusterIdentity,
+        service: CoordinationService,
+        settings: StandaloneSettings,
+        runtime: Runtime,
+    ) -> None:
+        """Make the records of its logs again. Raises `LogDamagedError` if those of one cannot be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +58,19 @@ async def init_cluster(
     lease_s: float,
     adopts: bool,
     is_dry: bool,
+    adoption: LedgerAdoption | None = None,
     runtime: Runtime | None = None,
     machine: Machine | None = None,
 ) -> MadeCluster:
     """Make a cluster, unless it is there. `adopts`: it has the id of the cluster that has written the log.
 
+    `adoption`: needed for the adoption of a log in BookKeeper.
     Raises `ClusterMismatchError` if another one is there, or the log is another one's; `CoordinationError`.
     """
     if containers < 1 or lease_s <= 0:
         raise InvalidArgumentError(f"{containers} containers with a lease of {lease_s:g} s: both are above 0")
+    if adopts and is_ledger_place(log) and adoption is None:
+        raise InvalidArgumentError(f"the log in {log} cannot be adopted by this call")
     runtime = runtime or real_runtime(1)
     try:
         # Checks both URLs, and that neither is inside of the other.
@@ -65,12 +87,20 @@ async def init_cluster(
             else:
                 check_identity(service.place, found, containers=containers, log=log, tier2=tier2)
                 return MadeCluster(found, is_new=False)
-            cluster_id = await _log_cluster(runtime, settings, checked.log, containers, adopts=adopts)
+            if adoption is not None and adopts and is_ledger_place(checked.log):
+                cluster_id = await adoption.cluster_id(checked.log, settings, runtime)
+            elif is_ledger_place(checked.log):
+                cluster_id = ""
+            else:
+                cluster_id = await _log_cluster(runtime, settings, checked.log, containers, adopts=adopts)
             wanted = new_identity(
                 runtime, containers=containers, log=log, tier2=tier2, lease_s=lease_s, cluster_id=cluster_id
             )
             if is_dry:
                 return MadeCluster(wanted, is_new=True)
+            if adoption is not None and adopts and is_ledger_place(checked.log):
+                # Before the identity: without it no store starts, which would begin empty logs.
+                await adoption.rebuild(wanted, service, settings, runtime)
             return MadeCluster(*await make_cluster(store, service.place, wanted))
         finally:
             await store.close()
@@ -81,17 +111,7 @@ async def init_cluster(
 async def _log_cluster(
     runtime: Runtime, settings: StandaloneSettings, log: str, containers: int, *, adopts: bool
 ) -> str:
-    """Return the id of the cluster that has written the log; empty if it is new, or in BookKeeper.
-
-    BookKeeper's metadata are in ZooKeeper, as the cluster itself is.
-    """
-    if is_ledger_place(log):
-        if adopts:
-            raise ClusterMismatchError(
-                f"--adopt takes over a log in a bucket, and the log is in {log}: with the data of ZooKeeper the "
-                "metadata of its ledgers are lost, too. Recover from images in long-term storage"
-            )
-        return ""
+    """Return the id of the cluster that has written the log in a bucket; empty if it is new."""
     place = ObjectPlace.parse(log)
     objects = runtime.open_objects(place, settings.object_storage.store)
     try:

@@ -82,11 +82,12 @@ class BookKeeperSettings:
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("ensemble_wait_s", "kept_bytes_max", "truncate_interval_s", "deletion_delay_s"):
+        for name in ("ensemble_wait_s", "kept_bytes_max", "truncate_interval_s"):
             if getattr(self, name) < 0:
                 raise InvalidArgumentError(f"{name} must not be negative, and is {getattr(self, name)}")
         for name in (
-            "append_stall_s", "degraded_roll_s", "bookies_interval_s", "retry_s", "request_timeout_s", "change_wait_s",
+            "deletion_delay_s", "append_stall_s", "degraded_roll_s", "bookies_interval_s", "retry_s",
+            "request_timeout_s", "change_wait_s",
         ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise InvalidArgumentError(f"{name} must be above 0, and is {getattr(self, name)}")
