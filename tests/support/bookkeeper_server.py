@@ -60,14 +60,18 @@ class Bookies:
         self.ports: list[int] = _free_ports(count)
 
     def start(self) -> Bookies:
-        """Format the metadata, and start all bookies. Raises `BookiesStartError`."""
-        for number in range(len(self.ports)):
-            self._configure(number)
-        self._format()
-        for number in range(len(self.ports)):
-            self.launch(number)
-        for number in range(len(self.ports)):
-            self.wait_until_ready(number)
+        """Format the metadata, and start all bookies. Raises `BookiesStartError`; then none is left running."""
+        try:
+            for number in range(len(self.ports)):
+                self._configure(number)
+            self._format()
+            for number in range(len(self.ports)):
+                self.launch(number)
+            for number in range(len(self.ports)):
+                self.wait_until_ready(number)
+        except BookiesStartError:
+            self.stop()
+            raise
         return self
 
     def _format(self) -> None:
