@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -264,12 +265,21 @@ assert found.returncode == 1 and "127.0.0.1:1" in found.stderr, found
 
 
 def run(command: list[str | Path], directory: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a command with no Python of this process on its path; its output is text."""
+    """Run a command with no Python of this process on its path; its output is text.
+
+    At the time-out all of its processes are killed: pip installs into another environment by a process of its own.
+    """
     variables = {key: text for key, text in os.environ.items() if not key.startswith(("PYTHON", "PENSTOCK_", "AWS_"))}
-    return subprocess.run(
-        command, cwd=directory, env=variables, timeout=timeout_s, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, check=False,
-    )  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    ) as started:  # fmt: skip
+        try:
+            shown, _ = started.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, started.returncode, shown)
 
 
 def checked(command: list[str | Path], directory: Path, timeout_s: float) -> str:

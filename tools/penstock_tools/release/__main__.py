@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock_tools.release.chart import build_chart
+from penstock_tools.release.image import JAVA, PLAIN, build_image
 from penstock_tools.release.packages import build_packages, list_components
 from penstock_tools.release.steps import (
     REPOSITORY,
@@ -28,6 +29,8 @@ PARTS: dict[str, Callable[[Release], list[Path]]] = {
     "components": lambda release: [list_components(release)],
     "system": build_system_files,
     "chart": build_chart,
+    "image": lambda release: build_image(release, PLAIN),
+    "image-java": lambda release: build_image(release, JAVA),
 }
 
 
