@@ -167,3 +167,46 @@ async def test_one_silent_server_does_not_cost_the_session(zookeeper_server: Zoo
         silent.close()
         for filler in fillers:
             filler.close()
+
+
+async def test_a_server_that_accepts_and_does_not_answer_does_not_cost_the_session(
+    zookeeper_server: ZooKeeperServers,
+) -> None:
+    """A server that starts may accept a connection and never answer it. Two such connections in a row are given up."""
+    silent_left, flows = 0, []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal silent_left
+        flows.append(writer)
+        if silent_left:
+            silent_left -= 1
+            return
+        host, _, port = zookeeper_server.address.rpartition(":")
+        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        flows.append(far_writer)
+        await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    place = CoordinationPlace.parse(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    store = await ZooKeeper(place, CoordinationSettings(session_timeout_s=6.0, open_timeout_s=60.0)).open_session()
+    silent_left = 2
+    for writer in list(flows):
+        writer.close()
+    await wait_for_session(store, Session.SUSPENDED)
+    async with asyncio.timeout(WAIT_S):
+        assert await store.session_changed(Session.SUSPENDED) is Session.CONNECTED
+    assert silent_left == 0
+    await store.close()
+    server.close()
+    for writer in flows:
+        writer.close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()

@@ -10,6 +10,8 @@ in order. Rules, each from a measured or reported behaviour of kazoo:
   the client is thrown away: no request is ever sent in a session that its caller does not know.
 - Connecting to one silent host may take a third of the session's timeout divided by the number of hosts; kazoo gives
   it the whole timeout, which costs the session while other hosts are well.
+- A server that starts may accept a connection and neither answer nor close it. The answer to the connect request is
+  awaited for the same share; kazoo waits for the whole timeout of the session, which ends then.
 - kazoo notices a silent server only while no requests are sent: each one counts as a ping whose answer is not awaited.
   So the silence is measured here, and the connection dropped after two thirds of the session's timeout.
 - Requests are refused while kazoo is disconnected: it would queue them without a bound, and send them later.
@@ -313,14 +315,19 @@ class ZooKeeperSession(SessionState):
             raise InvalidArgumentError(missing_extra("a cluster", "zookeeper", error)) from error
         host_count = len(self._place.hosts)
         connect_timeout_s = max(self._settings.session_timeout_s / (3 * host_count), _CONNECT_TIMEOUT_S_MIN)
-        is_over = self._is_over
+        is_over, is_opening = self._is_over, threading.Event()
 
         class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
             def create_connection(self, *args: object, **kwargs: object) -> object:
                 if is_over.is_set():
                     raise ConnectionRefusedError("the session has ended, and this client opens no other one")
                 kwargs["timeout"] = connect_timeout_s
+                is_opening.set()
                 return super().create_connection(*args, **kwargs)
+
+            def select(self, reads: object, writes: object, errors: object, timeout: float) -> object:
+                limit_s = min(timeout, connect_timeout_s) if is_opening.is_set() else timeout
+                return super().select(reads, writes, errors, limit_s)
 
         handler = Handler()
         client = KazooClient(
@@ -347,6 +354,7 @@ class ZooKeeperSession(SessionState):
         def connected(host: str, address: str, port: int) -> tuple[float, float]:
             # kazoo does not publish the timeout that the servers grant. It reports CONNECTED within this call.
             read_timeout_ms, share_ms = connect(host, address, port)
+            is_opening.clear()
             self._post(self._connected, client.client_id[0], share_ms * host_count / 1000)
             return read_timeout_ms, share_ms
 
