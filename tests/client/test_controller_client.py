@@ -253,17 +253,18 @@ async def test_host_of_a_transaction_segment_is_that_of_its_parent(script):
 
 
 @pytest.mark.parametrize(
-    ("uri", "target", "use_tls"),
+    ("uri", "addresses", "use_tls"),
     [
-        ("tcp://h:9090", "h:9090", False),
-        ("h:9090", "h:9090", False),
-        ("tls://h:1/", "h:1", True),
-        ("pravega://10.0.0.1:1,10.0.0.2:2", "ipv4:10.0.0.1:1,10.0.0.2:2", False),
-        ("tcp://[::1]:9090", "[::1]:9090", False),
+        ("tcp://h:9090", ["h:9090"], False),
+        ("h:9090", ["h:9090"], False),
+        ("tls://h:1/", ["h:1"], True),
+        ("pravega://10.0.0.1:1,10.0.0.2:2", ["10.0.0.1:1", "10.0.0.2:2"], False),
+        ("tls://c-1.example:1, c-2.example:2", ["c-1.example:1", "c-2.example:2"], True),
+        ("tcp://[::1]:9090", ["[::1]:9090"], False),
     ],
 )
-def test_controller_addresses(uri, target, use_tls):
-    assert parse_controller_uri(uri) == (target, use_tls)
+def test_controller_addresses(uri, addresses, use_tls):
+    assert parse_controller_uri(uri) == (tuple(addresses), use_tls)
 
 
 async def test_no_grpc_work_is_pending_after_close() -> None:
@@ -271,8 +272,8 @@ async def test_no_grpc_work_is_pending_after_close() -> None:
     client = ControllerClient.connect("tcp://127.0.0.1:1", ClientSettings(request_timeout_s=0.1), Random(1))
     with pytest.raises(ControllerUnavailableError):
         await client.create_scope("never")
-    watching = client._connecting
-    assert watching is not None
+    assert client._channels is not None
+    (watching,) = client._channels.waits
     assert not watching.done()
     await client.close()
     assert watching.done()

@@ -162,7 +162,9 @@ def watch_members(found: Callable[[str], None]) -> Iterator[MemberWatch]:
 
     @functools.wraps(delete_original)
     async def delete(self: ContainerHold) -> None:
-        if self.container_id in self._containers.held and not self._is_lost:
+        # If the log is silent, the close would wait for it; the next owner waits for the lease.
+        is_open = self.container_id in self._containers.held
+        if is_open and not self._is_lost and not self.is_log_silent:
             found(f"the node of container {self.container_id} is deleted while its log is open")
         await delete_original(self)
 

@@ -23,6 +23,8 @@ class ClientSettings:
         bulk_request_count_max: concurrent requests of one bulk call.
 
         controller_request_timeout_s: one attempt of a controller call.
+        controller_silence_s: with several controllers, a call that waits for this long makes the client send a request
+            for a sign of life. Without an answer within the same time again, the call is repeated at another one.
         controller_reply_bytes_max: largest accepted reply of a controller.
         controller_attempt_count_max: attempts of a controller call that fails with transient errors; the time limit
             usually expires first.
@@ -115,6 +117,7 @@ class ClientSettings:
     bulk_request_count_max: int = 256
 
     controller_request_timeout_s: float = 30.0
+    controller_silence_s: float = 2.0
     controller_reply_bytes_max: int = 64 * MIB
     controller_attempt_count_max: int = 1000
     first_contact_timeout_s: float = 1.5

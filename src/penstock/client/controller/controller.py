@@ -9,7 +9,6 @@ carried out: it raises `ControllerUnavailableError`.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from random import Random
@@ -21,6 +20,7 @@ import grpc.aio
 from penstock.client.common.deadline import Deadline, within
 from penstock.client.common.waits import DISK_FULL, NO_ANSWER, REFUSED, UNREACHABLE, Wait, Waits
 from penstock.client.controller.addition_calls import AdditionCalls, AdditionStub
+from penstock.client.controller.controller_channels import ControllerChannels, SignStub
 from penstock.client.controller.exhaustion import Exhaustion, cause_of, final_error, full_error
 from penstock.client.controller.first_contact import describe_address
 from penstock.client.controller.mark_calls import MarkCalls, MarkStub
@@ -48,6 +48,7 @@ from penstock.model.errors import (
     UnsupportedOperationError,
 )
 from penstock.model.times import seconds_text
+from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.runtime.client_security import ClientSecurity
@@ -73,7 +74,6 @@ _BAD_LEASE = "lease value too"
 #: Where UNKNOWN means that a request is invalid: it is accepted after this many replies.
 _UNKNOWN_COUNT_MAX = 2
 _RETRY_DELAY_INITIAL_S = 0.01
-_CLOSE_TIMEOUT_S = 1.0
 #: As in Pravega's clients, whose ids are positive 64-bit integers.
 _REQUEST_ID_BITS = 63
 _RETRY_DELAY_FACTOR = 4.0
@@ -86,6 +86,7 @@ class ControllerStub(
     ScaleStub,
     ScopeStub,
     SegmentStub,
+    SignStub,
     StreamStub,
     TableStub,
     TransactionStub,
@@ -94,12 +95,8 @@ class ControllerStub(
     """The RPCs that the client uses. Implemented by generated stubs, or by a controller in the same process."""
 
 
-#: Beginning of a target with several addresses.
-_SEVERAL = "ipv4:"
-
-
-def parse_controller_uri(uri: str) -> tuple[str, bool]:
-    """Split a controller URI into gRPC target and "use TLS".
+def parse_controller_uri(uri: str) -> tuple[tuple[str, ...], bool]:
+    """Split a controller URI into its addresses, each ``host:port``, and "use TLS".
 
     Accepts ``tcp://host:port``, ``tls://``, ``pravega://``, ``pravegas://`` and bare ``host:port``; several
     addresses are separated by commas.
@@ -109,16 +106,12 @@ def parse_controller_uri(uri: str) -> tuple[str, bool]:
         scheme, rest = "tcp", uri
     if scheme not in ("tcp", "tls", "pravega", "pravegas"):
         raise InvalidArgumentError(f"controller {uri!r}: the scheme must be tcp or tls, as in tcp://localhost:9090")
-    addresses = [address.strip() for address in rest.rstrip("/").split(",")]
+    addresses = tuple(address.strip() for address in rest.rstrip("/").split(","))
     for address in addresses:
         host, colon, port = address.rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise InvalidArgumentError(f"controller {uri!r}: write each address as host:port, found {address!r}")
-    if len(addresses) == 1:
-        return addresses[0], scheme in ("tls", "pravegas")
-    if not all(re.fullmatch(r"[0-9.]+:[0-9]+", address) for address in addresses):
-        raise InvalidArgumentError(f"controller {uri!r}: several addresses must be numeric, as 10.0.0.1:9090")
-    return _SEVERAL + ",".join(addresses), scheme in ("tls", "pravegas")
+    return addresses, scheme in ("tls", "pravegas")
 
 
 class _GeneratedStub(ControllerServiceStub, PenstockControllerServiceStub):
@@ -127,6 +120,16 @@ class _GeneratedStub(ControllerServiceStub, PenstockControllerServiceStub):
     def __init__(self, channel: grpc.aio.Channel) -> None:
         ControllerServiceStub.__init__(self, channel)
         PenstockControllerServiceStub.__init__(self, channel)
+
+
+class _CurrentStub:
+    """The calls of the controller that is in use when a request is sent."""
+
+    def __init__(self, channels: ControllerChannels) -> None:
+        self._channels = channels
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
+        return self._channels.call(name)
 
 
 class ControllerClient(
@@ -151,13 +154,13 @@ class ControllerClient(
         rng: Random,
         *,
         address: str = "controller",
-        channel: grpc.aio.Channel | None = None,
+        channels: ControllerChannels | None = None,
     ) -> None:
         self._stub = stub
         self._settings = settings
         self._rng = rng
         self._address = address
-        self._channel = channel
+        self._channels = channels
         self._security = ClientSecurity()
         #: Sent with each call: the credentials, if there are any.
         self._metadata: tuple[tuple[str, str], ...] = ()
@@ -166,16 +169,13 @@ class ControllerClient(
         #: Whether there ever was a connection: until then, `first_contact_timeout_s` applies instead of
         #: `retry_time_max_s`.
         self._was_reached = False
-        #: Waits for a connection on behalf of all calls. gRPC keeps such a wait after it is no longer awaited, and ends
-        #: it when the channel closes; the loop must not be closed before that.
-        self._connecting: asyncio.Task[None] | None = None
 
     @classmethod
     def connect(
         cls, uri: str, settings: ClientSettings, rng: Random, security: ClientSecurity | None = None
     ) -> ControllerClient:
-        """Make a client of the controller at `uri`. Connects at the first call. `security`: by default no account."""
-        target, use_tls = parse_controller_uri(uri)
+        """Make a client of the controllers at `uri`. Connects at the first call. `security`: by default no account."""
+        addresses, use_tls = parse_controller_uri(uri)
         security = security or ClientSecurity()
         if not survives_here("grpc"):
             raise ForkedError(
@@ -198,26 +198,23 @@ class ControllerClient(
             # Servers log it.
             ("grpc.primary_user_agent", f"penstock/{penstock_version().replace(' ', '-')}"),
         ]
-        if use_tls and target.startswith(_SEVERAL):
-            # gRPC would check each certificate for the whole list: check it for the first address.
-            options.append(("grpc.default_authority", target.removeprefix(_SEVERAL).partition(":")[0]))
         if use_tls:
-            channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(security.ca), options=options)
+            encryption = grpc.ssl_channel_credentials(security.ca)
+            opened = [grpc.aio.secure_channel(address, encryption, options=options) for address in addresses]
         else:
-            channel = grpc.aio.insecure_channel(target, options=options)
+            opened = [grpc.aio.insecure_channel(address, options=options) for address in addresses]
         make_stub = cast(Callable[[grpc.aio.Channel], ControllerStub], _GeneratedStub)
-        client = cls(make_stub(channel), settings, rng, address=uri, channel=channel)
+        channels = ControllerChannels(opened, make_stub, silent_last_s=settings.connect_timeout_s)
+        client = cls(cast(ControllerStub, _CurrentStub(channels)), settings, rng, address=uri, channels=channels)
         client._security = security
         if security.credentials is not None:
             client._metadata = (("authorization", security.credentials.header()),)
         return client
 
     async def close(self) -> None:
-        """Close the channel; calls in flight fail."""
-        if self._channel is not None:
-            await self._channel.close(None)
-        if self._connecting is not None:
-            await asyncio.wait([self._connecting], timeout=_CLOSE_TIMEOUT_S)
+        """Close the connections; calls in flight fail."""
+        if self._channels is not None:
+            await self._channels.close()
 
     async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
         reply, _ = await self._attempt(call, request, what, is_change=False)
@@ -253,7 +250,7 @@ class ControllerClient(
                 attempt += 1
                 try:
                     timeout_s = deadline.bounded_s(self._settings.controller_request_timeout_s)
-                    reply = await answered(self._send(call, request, timeout_s, request_id))
+                    reply = await self._answered(self._send(call, request, timeout_s, request_id))
                     return reply, is_unsure
                 except grpc.RpcError as error:
                     code = error.code()
@@ -301,7 +298,7 @@ class ControllerClient(
 
     def _new_request_id(self) -> str:
         """Return the id of a call and its repetitions in the logs of controllers; empty without a channel."""
-        return "" if self._channel is None else str(self._rng.getrandbits(_REQUEST_ID_BITS))
+        return "" if self._channels is None else str(self._rng.getrandbits(_REQUEST_ID_BITS))
 
     def _send(
         self, call: UnaryCall[Request, Reply], request: Request, timeout_s: float, request_id: str
@@ -312,18 +309,49 @@ class ControllerClient(
         metadata = (*self._metadata, (REQUEST_ID_KEY, request_id))
         return cast(Callable[..., Awaitable[Reply]], call)(request, timeout=timeout_s, metadata=metadata)
 
+    async def _answered(self, call: Awaitable[Reply]) -> Reply:
+        """Wait for a reply. Raises `grpc.RpcError`, also if the controller is silent and there is another one."""
+        channels = self._channels
+        if channels is None or not channels.has_several:
+            return await answered(call)
+        silence = asyncio.get_running_loop().create_task(
+            self._end_if_silent(cast(grpc.aio.Call, call), channels, channels.current)
+        )
+        try:
+            return await answered(call)
+        except asyncio.CancelledError:
+            this = asyncio.current_task()
+            if this is None or this.cancelling() or not silence.done() or silence.cancelled():
+                raise
+            text = f"it gave no sign of life for {2 * self._settings.controller_silence_s:g} s (controller_silence_s)"
+            nothing = grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, text, "") from None
+        finally:
+            silence.cancel()
+
+    async def _end_if_silent(self, call: grpc.aio.Call, channels: ControllerChannels, index: int) -> None:
+        """Cancel a call when its controller is silent."""
+        limit_s, request_id = self._settings.controller_silence_s, self._new_request_id()
+        is_alive = True
+        while is_alive:
+            await asyncio.sleep(limit_s)
+            is_alive = await channels.is_alive(
+                index, lambda stub: self._send(stub.getControllerServerList, pb.ServerRequest(), limit_s, request_id)
+            )
+        call.cancel()
+
     async def _describe_address(self) -> str:
-        target, use_tls = parse_controller_uri(self._address)
+        addresses, use_tls = parse_controller_uri(self._address)
         tls = self._security.tls_context() if use_tls else None
-        return await describe_address(target, self._settings, tls)
+        return await describe_address(addresses, self._settings, tls)
 
     async def _connected(self, what: str, deadline: Deadline, wait: Wait | None, *, is_unsure: bool) -> None:
         """Wait for a connection: a request that was never sent was certainly not carried out.
 
         Raises `ControllerUnavailableError`, or `OutcomeUnknownError` if `is_unsure`: an earlier attempt was sent.
         """
-        channel = self._channel
-        if channel is None or channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
+        channels = self._channels
+        if channels is None or channels.is_connected:
             self._was_reached = True
             return
         if wait is not None:
@@ -335,9 +363,7 @@ class ControllerClient(
             timeout_s = limit_s
         try:
             async with asyncio.timeout(timeout_s):
-                if self._connecting is None or self._connecting.done():
-                    self._connecting = asyncio.ensure_future(_until_connected(channel))
-                await asyncio.shield(self._connecting)
+                await channels.connect()
         except TimeoutError:
             text = f"{what}: no connection to controller {self._address} within {limit_s:g} s ({limit_name})"
             if is_unsure:
@@ -349,14 +375,6 @@ class ControllerClient(
         self._was_reached = True
         if wait is not None:
             wait.why = NO_ANSWER
-
-
-async def _until_connected(channel: grpc.aio.Channel) -> None:
-    """Wait for a connection, or for the channel's close."""
-    state = channel.get_state(try_to_connect=True)
-    while state not in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.SHUTDOWN):
-        await channel.wait_for_state_change(state)
-        state = channel.get_state(try_to_connect=True)
 
 
 def _reason_of_wait(code: grpc.StatusCode, exhausted: Exhaustion | None) -> str:

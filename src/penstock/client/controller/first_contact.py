@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import ConnectionLostError, ProtocolError
@@ -20,15 +21,17 @@ class _Look(WireConnection):
         """Log nothing: the probe expects other protocols."""
 
 
-async def describe_address(target: str, settings: ClientSettings, tls: ssl.SSLContext | None = None) -> str:
-    """Describe the server that listens at `target`, ``host:port``, with advice. Greets it as a segment store.
+async def describe_address(
+    addresses: Sequence[str], settings: ClientSettings, tls: ssl.SSLContext | None = None
+) -> str:
+    """Describe the server that listens at an address, ``host:port``, with advice. Greets it as a segment store.
 
     `tls`: the context of encrypted connections; None: the client does not encrypt.
     """
     start = "'penstock standalone' starts a server on this machine"
-    if target.startswith("ipv4:"):
+    if len(addresses) > 1:
         return f"check that servers run there ({start})"
-    host, _, port = target.rpartition(":")
+    host, _, port = addresses[0].rpartition(":")
     look = ConnectionSettings(
         connect_timeout_s=LOOK_TIMEOUT_S,
         request_timeout_s=LOOK_TIMEOUT_S,
