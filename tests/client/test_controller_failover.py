@@ -32,11 +32,16 @@ class Controller(ControllerServiceServicer):
         self.work: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         self.port = 0
 
-    async def getControllerServerList(self, request: object, context: object) -> pb.ServerResponse:
+    # The generated type is that of a blocking server.
+    async def getControllerServerList(  # type: ignore[override]
+        self, request: object, context: object
+    ) -> pb.ServerResponse:
         """Answer at once."""
         return pb.ServerResponse()
 
-    async def checkStreamExists(self, request: object, context: object) -> pb.ExistsResponse:
+    async def checkStreamExists(  # type: ignore[override]
+        self, request: object, context: object
+    ) -> pb.ExistsResponse:
         """Work, and answer."""
         self.call_count += 1
         await self.work()

@@ -103,6 +103,29 @@ def test_a_store_that_is_cut_off_from_the_log_alone_loses_its_containers(seed: i
     run(scenario, seed)
 
 
+def test_a_store_that_reaches_neither_log_nor_zookeeper_ends_the_requests_that_wait() -> None:
+    """At each check from `impaired_after_s` on, until the log answers; before and after that it ends none."""
+
+    async def scenario(world: World) -> None:
+        sources = await start(world, "a", "b")
+        settings, ended = MemberSettings(), world.containers["a"].ended_waits
+        began_s = asyncio.get_running_loop().time()
+        world.zookeeper.cut("a")
+        sources["a"].log_failed_s = began_s
+        await asyncio.sleep(settings.impaired_after_s + 5.0)
+        assert settings.impaired_after_s - 1.0 < ended[0] - began_s < settings.impaired_after_s + 2.0
+        assert len(ended) >= 3
+        sources["a"].log_failed_s = None
+        # Without containers the log is checked at each report alone.
+        await asyncio.sleep(settings.load_interval_s + 2.0)
+        count = len(ended)
+        await asyncio.sleep(20.0)
+        assert len(ended) == count
+        assert world.containers["b"].ended_waits == []
+
+    run(scenario)
+
+
 def test_nothing_moves_if_the_log_of_all_stores_fails_and_recovers() -> None:
     """It is the log: no other store could serve the containers."""
 

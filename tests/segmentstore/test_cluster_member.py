@@ -67,6 +67,7 @@ class Containers:
         self.token = token
         self.running: dict[int, int] = {}
         self.prepared: list[int] = []
+        self.ended_waits: list[float] = []
         self.hangs_in_closing = False
         self._assigned: frozenset[int] = frozenset()
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -97,6 +98,9 @@ class Containers:
 
     async def prepare(self, container_id: int) -> None:
         self.prepared.append(container_id)
+
+    def end_waits(self) -> None:
+        self.ended_waits.append(asyncio.get_running_loop().time())
 
     async def _run(self, number: int) -> None:
         try:
@@ -338,6 +342,27 @@ def test_no_container_stops_while_zookeeper_is_away() -> None:
         assert world.logs.closed == []
 
     run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_end_of_one_session_moves_no_container(seed: int) -> None:
+    """The store announces itself again, and the leader waits for that: its process is not known to have ended."""
+
+    async def scenario(world: World) -> None:
+        await world.started("a", "b", "c")
+        number = (await read_cluster(world.admin)).assignment.number
+        for _ in range(5):
+            session = world.members["a"]._sessions.store
+            assert isinstance(session, SimulatedSession)
+            world.zookeeper.expire(session.session_id)
+            await asyncio.sleep(20.0 + world.rng.random())
+        view = await read_cluster(world.admin)
+        assert view.assignment.number == number
+        assert sorted(view.hosts) == ["a", "b", "c"]
+        assert world.logs.closed == world.logs.fenced == []
+        assert set(world.logs.epochs.values()) == {1}
+
+    run(scenario, seed)
 
 
 @pytest.mark.parametrize("seed", range(3))

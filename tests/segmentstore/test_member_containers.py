@@ -9,6 +9,7 @@ import pytest
 from penstock.model.cluster_nodes import HeldPhase
 from penstock.model.errors import ContainerOfflineError
 from penstock.segmentstore.cluster.containers import ContainerCondition, StoreContainers
+from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
@@ -28,7 +29,7 @@ def one_container() -> tuple[SegmentStore, StoreContainers]:
         settings=SegmentStoreSettings(container_count=1, restart_delay_s=0.01),
         container_ids=(),
     )
-    return store, StoreContainers(store)
+    return store, StoreContainers(store, SegmentStoreServer(store))
 
 
 @pytest.mark.asyncio

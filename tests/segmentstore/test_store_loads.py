@@ -13,6 +13,7 @@ from penstock.model.segments import TableUpdate
 from penstock.operations.store_health import store_health
 from penstock.segmentstore.cluster.containers import StoreContainers
 from penstock.segmentstore.cluster.loads import StoreLoads
+from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics_report import store_report
 from penstock.segmentstore.store import SegmentStore
@@ -66,7 +67,7 @@ async def test_an_append_that_is_not_answered_is_a_problem_of_the_log(
     store: SegmentStore, logs: MemoryLogFactory
 ) -> None:
     """Its age grows until it is answered; a hand-over does not wait for a checkpoint then."""
-    loads, containers = StoreLoads(store), StoreContainers(store)
+    loads, containers = StoreLoads(store), StoreContainers(store, SegmentStoreServer(store))
     assert loads.counts().log_problem_s < LEASE_S
     logs.hold_appends(0)
     append = asyncio.ensure_future(store.append(SEGMENT, b"x"))

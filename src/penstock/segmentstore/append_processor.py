@@ -242,7 +242,11 @@ class AppendProcessor:
             return
         state = WriterState(command.writer_id, container, segment, stored, command.request_id)
 
+        self.count(OPERATION_OVERHEAD_BYTES)
+
         def durable(error: BaseException | None) -> None:
+            self.count(-OPERATION_OVERHEAD_BYTES)
+            self.settle()
             if error is not None:
                 replies.abort(f"container stopped: {error}")
                 return

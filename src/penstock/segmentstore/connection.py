@@ -280,6 +280,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._requests.has_transients:
             self._server.spawn(self._requests.close())
 
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether there are requests without an answer, other than reads."""
+        return self._ingest.outstanding_bytes > 0
+
     # Requests.
 
     def _handle(self, type_code: int, payload: memoryview, is_owned: bool) -> None:

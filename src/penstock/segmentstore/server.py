@@ -199,6 +199,15 @@ class SegmentStoreServer:
                 len(self.connections),
             )
 
+    def close_unanswered(self, reason: str) -> None:
+        """Close the connections with requests, other than reads, that are not answered yet.
+
+        The outcome of these requests is unknown. The clients connect again, perhaps to another store.
+        """
+        for connection in list(self.connections):
+            if connection.has_unanswered:
+                connection.abort(reason)
+
     def forget(self, connection: Connection) -> None:
         """Remove a closed connection."""
         self.connections.pop(connection, None)

@@ -69,8 +69,8 @@ MAY_BE_ZERO = frozenset((
     # Where several settings have the same name.
     "joins.interval_s",
     # Of a cluster: no delay, no limit.
-    "join_delay_s", "first_wait_s", "mass_wait_s", "prepare_s", "handover_wait_s", "hot_s", "load_interval_s", "rest_s",
-    "hot_busy_percent",
+    "join_delay_s", "first_wait_s", "absence_wait_s", "mass_wait_s", "prepare_s", "handover_wait_s", "hot_s",
+    "load_interval_s", "rest_s", "hot_busy_percent",
 ))  # fmt: skip
 
 

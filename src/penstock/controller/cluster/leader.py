@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 
 from penstock.controller.cluster.election import Election
@@ -31,12 +31,14 @@ from penstock.model.assignment_plan import (
 from penstock.model.cluster_nodes import (
     ASSIGNMENT_PATH,
     DRAINS_PATH,
+    ENDS_PATH,
     HOSTS_PATH,
     WHY_MAX,
     AssignmentNode,
     CandidateNode,
     ContainerLoad,
     HeldPhase,
+    HostNode,
     HostState,
     MovedContainer,
     encode_node,
@@ -71,6 +73,8 @@ class LeaderSettings:
             that start together cause one plan. No wait if a container has no live store.
         first_wait_s: a leader that has just begun moves no container of a store that is missing for this time: the
             sessions of all may have ended at once, and the stores announce themselves again.
+        absence_wait_s: a store that is missing, and is not known to have ended, keeps its containers for this time: if
+            its session alone has ended, it announces itself again.
         impaired_wait_s: containers of an impaired store are moved after this time: if the log of all stores fails,
             they report it one after the other, and nothing must move.
         poll_s: the cluster is read at least this often ...
@@ -86,6 +90,7 @@ class LeaderSettings:
     moves: MoveSettings = field(default_factory=MoveSettings)
     join_delay_s: float = 5.0
     first_wait_s: float = 5.0
+    absence_wait_s: float = 2.0
     impaired_wait_s: float = 3.0
     poll_s: float = 10.0
     moving_poll_s: float = fixed(0.5)
@@ -181,14 +186,19 @@ class ClusterLeader:
         settings = self._settings
         memory.note(view, store.session_timeout_s, settings)
         owners = view.assignment.owners
-        has_lost = any(owner != UNASSIGNED and owner not in view.hosts for owner in owners)
+        absent = await self._absent(store, view, memory)
+        # Those that are absent for a moment count as live: their containers stay.
+        hosts = {**absent, **view.hosts}
+        has_lost = any(owner != UNASSIGNED and owner not in hosts for owner in owners)
+        if absent and not has_lost:
+            return settings.moving_poll_s
         wait_s = memory.first_wait_s(settings.first_wait_s) if has_lost else memory.join_wait_s(settings.join_delay_s)
         if wait_s > 0:
             return min(wait_s, settings.poll_s)
         moving = memory.moving(view, settings.stuck_s)
         impaired = memory.impaired(settings)
-        stores = {name: LiveStore(host.weight, host.zone, name in impaired) for name, host in view.hosts.items()}
-        drains = view.drains | {name for name, host in view.hosts.items() if host.state is HostState.DRAINING}
+        stores = {name: LiveStore(host.weight, host.zone, name in impaired) for name, host in hosts.items()}
+        drains = view.drains | {name for name, host in hosts.items() if host.state is HostState.DRAINING}
         planned, moves = plan(
             owners, stores, memory.loads(view), drains, settings.moves,
             moving=moving, departures=memory.departures(view),
@@ -200,6 +210,14 @@ class ClusterLeader:
         await self._write(store, view, planned, moves)
         memory.moved(moves)
         return settings.moving_poll_s
+
+    async def _absent(self, store: CoordinationStore, view: ClusterView, memory: _Memory) -> dict[str, HostNode]:
+        """Return the stores that are missing, and may announce themselves again soon."""
+        if not any(owner != UNASSIGNED and owner not in view.hosts for owner in view.assignment.owners):
+            return {}
+        # The node in `hosts` is deleted in the step that writes the proof.
+        ended = (await store.children(ENDS_PATH)).names
+        return memory.absent(ended, self._settings.absence_wait_s)
 
     async def _write(
         self, store: CoordinationStore, view: ClusterView, owners: tuple[str, ...], moves: tuple[Move, ...]
@@ -243,6 +261,8 @@ class _Memory:
         self._clock = clock
         self._began_s = clock()
         self._joined_s: dict[str, float] = {}
+        #: What live stores announced last, with their incarnations.
+        self._announced: dict[str, tuple[str, HostNode]] = {}
         self._weights: dict[str, int] = {}
         #: When stores left that owned containers, and their weights.
         self._left: dict[str, tuple[float, int]] = {}
@@ -264,6 +284,7 @@ class _Memory:
         for name, host in view.hosts.items():
             self._joined_s.setdefault(name, now_s)
             self._weights[name] = host.weight
+            self._announced[name] = view.incarnations[name], host
             self._left.pop(name, None)
         for name in set(view.assignment.owners) - view.hosts.keys() - {UNASSIGNED}:
             self._left.setdefault(name, (now_s, self._weights.get(name, 1)))
@@ -272,6 +293,7 @@ class _Memory:
             # Another one that leaves within the timeout counts with it, and waits for this long.
             if now_s - self._left[name][0] > session_timeout_s + settings.moves.mass_wait_s:
                 del self._left[name]
+                self._announced.pop(name, None)
         if any(name in view.hosts and view.hosts[name].state is HostState.UP for name in self._impaired_since_s):
             self._recovered_s = now_s
         self._impaired_since_s = {
@@ -287,6 +309,15 @@ class _Memory:
                 self._hot_since_s.setdefault(name, now_s)
             else:
                 self._hot_since_s.pop(name, None)
+
+    def absent(self, ended: Collection[str], wait_s: float) -> dict[str, HostNode]:
+        """Return the stores that left less than `wait_s` ago, and whose processes are not known to have ended."""
+        found: dict[str, HostNode] = {}
+        for name, (left_s, _) in self._left.items():
+            incarnation, host = self._announced.get(name, ("", None))
+            if host is not None and incarnation not in ended and self._clock() - left_s < wait_s:
+                found[name] = host
+        return found
 
     def impaired(self, settings: LeaderSettings) -> set[str]:
         """Return the stores that have been impaired for long enough; none soon after another one has recovered."""

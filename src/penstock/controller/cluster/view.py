@@ -47,6 +47,7 @@ class ClusterView:
         loads: of stores, by name.
         host_list, drain_list: what the lists were, for waits.
         host_nodes: the nodes of live stores as they were read, by path, for waits.
+        incarnations: those of `hosts`, by name.
     """
 
     assignment: AssignmentNode
@@ -58,6 +59,7 @@ class ClusterView:
     host_list: Children
     drain_list: Children
     host_nodes: Mapping[str, Node] = field(default_factory=dict)
+    incarnations: Mapping[str, str] = field(default_factory=dict)
 
 
 async def make_cluster_nodes(store: CoordinationStore) -> None:
@@ -80,17 +82,18 @@ async def read_cluster(store: CoordinationStore) -> ClusterView:
     node = await store.get(ASSIGNMENT_PATH)
     host_list, drain_list = await store.children(HOSTS_PATH), await store.children(DRAINS_PATH)
     host_nodes = await _read_nodes(store, HOSTS_PATH, host_list)
-    hosts: dict[str, tuple[int, HostNode]] = {}
-    for node_name, found in host_nodes.items():
-        name, _ = split_host_node_name(node_name)
-        host = decode_node(HostNode, f"{HOSTS_PATH}/{node_name}", found.content)
-        hosts[name] = max(hosts.get(name, (0, host)), (found.created_zxid, host), key=lambda each: each[0])
+    hosts: dict[str, HostNode] = {}
+    incarnations: dict[str, str] = {}
+    for node_name, found in sorted(host_nodes.items(), key=lambda each: each[1].created_zxid):
+        name, incarnation = split_host_node_name(node_name)
+        hosts[name] = decode_node(HostNode, f"{HOSTS_PATH}/{node_name}", found.content)
+        incarnations[name] = incarnation
     held = await _read_all(store, HeldNode, HELD_PATH, await store.children(HELD_PATH))
     loads = await _read_loads(store)
     return ClusterView(
         assignment=decode_node(AssignmentNode, ASSIGNMENT_PATH, node.content),
         version=node.version,
-        hosts={name: host for name, (_, host) in hosts.items()},
+        hosts=hosts,
         held={int(name): content for name, content in held.items() if name.isdecimal()},
         drains=drain_list.names,
         # What a store wrote that is not live any more says nothing.
@@ -98,6 +101,7 @@ async def read_cluster(store: CoordinationStore) -> ClusterView:
         host_list=host_list,
         drain_list=drain_list,
         host_nodes={f"{HOSTS_PATH}/{name}": found for name, found in host_nodes.items()},
+        incarnations=incarnations,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from penstock.model.cluster_nodes import HeldPhase
 from penstock.model.errors import PenstockError, StorageError
+from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 
 #: A log that has not answered for longer takes no checkpoint soon.
@@ -46,12 +47,16 @@ class MemberContainers(Protocol):
     async def prepare(self, container_id: int) -> None:
         """Make the next start of a container short while it serves. Raises `PenstockError`."""
 
+    def end_waits(self) -> None:
+        """End the requests that wait for a log that does not answer; their outcome is unknown."""
+
 
 class StoreContainers:
-    """`MemberContainers` of a `SegmentStore`."""
+    """`MemberContainers` of a `SegmentStore`. `server`: has the connections of its clients."""
 
-    def __init__(self, store: SegmentStore) -> None:
+    def __init__(self, store: SegmentStore, server: SegmentStoreServer) -> None:
         self._store = store
+        self._server = server
 
     def observe(self, before_open: Callable[[int], Awaitable[None]], on_changed: Callable[[], None]) -> None:
         """See `MemberContainers.observe`."""
@@ -95,3 +100,7 @@ class StoreContainers:
 
         container.checkpoints.write(on_done)
         await written
+
+    def end_waits(self) -> None:
+        """See `MemberContainers.end_waits`."""
+        self._server.close_unanswered("the log does not answer, and another store may have the containers")

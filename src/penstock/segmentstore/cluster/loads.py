@@ -96,7 +96,7 @@ class StoreLoads:
 
 
 class LoadReporter:
-    """See the module. `on_changed` is called when `impaired` has changed.
+    """See the module. `on_changed` is called when `impaired` has changed, `on_silent` at each check of a silent log.
 
     Attributes:
         impaired: why the store is impaired; empty: it is not.
@@ -111,6 +111,7 @@ class LoadReporter:
         *,
         name: str,
         on_changed: Callable[[], None],
+        on_silent: Callable[[], None],
     ) -> None:
         self.impaired: str = ""
         self.is_log_silent: bool = False
@@ -120,6 +121,7 @@ class LoadReporter:
         self._name = name
         self._path = f"{LOADS_PATH}/{name}"
         self._on_changed = on_changed
+        self._on_silent = on_silent
         self._impairment = Impairment(settings)
         self._reported: tuple[float, StoreCounts] | None = None
         #: Since when the log has not answered checks that were made while no container was open.
@@ -144,6 +146,8 @@ class LoadReporter:
             if has_changed or self._impairment.is_log_silent != self.is_log_silent:
                 self._log_change()
                 report_s = loop.time()
+            if self.is_log_silent:
+                self._on_silent()
             if loop.time() >= report_s:
                 await self._report(loop.time(), counts, problem_s)
                 report_s = loop.time() + self._settings.load_interval_s

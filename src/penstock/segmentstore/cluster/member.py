@@ -104,7 +104,12 @@ class ClusterMember:
         self._reporter: LoadReporter | None = None
         if loads is not None:
             self._reporter = LoadReporter(
-                loads, self._sessions, self._settings, name=name, on_changed=self._impairment_changed
+                loads,
+                self._sessions,
+                self._settings,
+                name=name,
+                on_changed=self._impairment_changed,
+                on_silent=containers.end_waits,
             )
         containers.observe(self._before_open, self._conditions_changed)
 

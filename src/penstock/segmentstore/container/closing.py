@@ -7,9 +7,11 @@ import logging
 from collections.abc import Awaitable, Iterator
 
 from penstock.model.errors import ContainerOfflineError, PenstockError, StaleLogError
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container.acceptor import OperationAcceptor
 from penstock.segmentstore.container.back_pressure import BackPressure
 from penstock.segmentstore.container.life import ContainerLife, ContainerStatus
+from penstock.segmentstore.container.log.pipeline import OperationPipeline
 from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.state import ContainerState
@@ -79,16 +81,37 @@ class ContainerClosing:
             if isinstance(self._life.failure, StaleLogError):
                 await self.disable_log(self._life.failure)
             if self.acceptor is not None:
-                await self._close_in_time("its accepted operations", self.acceptor.pipeline.close())
+                await self._complete(self.acceptor.pipeline)
+            # Before the log is closed, which may take long if the log does not answer: clients wait.
+            await self._end_calls()
             # A separate timeout: a pipeline that hangs must not leave the log open.
             await self._close_in_time("its log", self._log.close())
         finally:
-            if self.acceptor is not None:
-                self.acceptor.pipeline.abandon("stopped")
-            if self.reader is not None:
-                await self.reader.close()
-            self._back_pressure.release()
-            await self._drop_memory()
+            await self._end_calls()
+
+    async def _complete(self, pipeline: OperationPipeline) -> None:
+        """Complete accepted operations, for as long as the log answers: each waits for one lease at most."""
+        closing = asyncio.ensure_future(pipeline.close())
+        loop, until_s = asyncio.get_running_loop(), asyncio.get_running_loop().time() + self._settings.stop_timeout_s
+        try:
+            while not closing.done() and (left_s := until_s - loop.time()) > 0:
+                answer_s = self._settings.ownership_lease_s - pipeline.oldest_wait_s(loop.time())
+                if answer_s <= 0:
+                    break
+                await asyncio.wait((closing,), timeout=min(answer_s, left_s))
+        finally:
+            if not closing.done():
+                logger.warning("container %d: its log does not complete accepted operations", self._life.id)
+            await cancel_and_wait(closing)
+
+    async def _end_calls(self) -> None:
+        """End every pending call, and release the memory. May be repeated."""
+        if self.acceptor is not None:
+            self.acceptor.pipeline.abandon("stopped")
+        if self.reader is not None:
+            await self.reader.close()
+        self._back_pressure.release()
+        await self._drop_memory()
 
     def _log_clean_end(self) -> None:
         """Log that no chunk is left without a record, if the container was running and that is so."""

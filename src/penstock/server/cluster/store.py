@@ -167,10 +167,11 @@ class ClusterStore:
         service = self._machine.coordination(settings.cluster)
         mark = security_mark(security, order.cluster_id)
         check_reachable(endpoints, await self._check_others(service, mark))
+        assert self.server is not None
         host = HostNode(endpoints=endpoints, zone=settings.cluster.zone, version=penstock_version(), security=mark)
         self.member = member = ClusterMember(
             service,
-            StoreContainers(store),
+            StoreContainers(store, self.server),
             name=order.name,
             incarnation=order.incarnation,
             host=host,
