@@ -33,7 +33,6 @@ LONG: dict[str, int] = {
     "controller/service.py ControllerService.__init__": 97,
     "runtime/object_changes.py change_object": 63,
     "security/certificates.py make_certificates": 65,
-    "segmentstore/append_processor.py AppendProcessor._set_up": 70,
     "segmentstore/container/storage/container_storage.py ContainerStorage.__init__": 68,
     "wire/append_runs.py scan_appends": 84,
 }

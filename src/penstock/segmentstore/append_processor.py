@@ -242,24 +242,25 @@ class AppendProcessor:
             return
         state = WriterState(command.writer_id, container, segment, stored, command.request_id)
 
+        # Counted as a request until it is answered.
         self.count(OPERATION_OVERHEAD_BYTES)
+        container.pipeline.when_durable(partial(self._answer_set_up, command, state))
 
-        def durable(error: BaseException | None) -> None:
-            self.count(-OPERATION_OVERHEAD_BYTES)
-            self.settle()
-            if error is not None:
-                replies.abort(f"container stopped: {error}")
-                return
-            if self._is_closed:
-                return
-            # The acknowledgements of an earlier set-up must not follow the reply, which replaces them.
-            self.send_acknowledgements()
-            if command.writer_id in self._writers:
-                self._slots.give_back()  # It was set up twice concurrently.
-            self._writers[command.writer_id] = state
-            replies.send(encode(AppendSetup(command.request_id, command.segment, command.writer_id, stored)))
-
-        container.pipeline.when_durable(durable)
+    def _answer_set_up(self, command: SetupAppend, state: WriterState, error: BaseException | None) -> None:
+        replies = self._replies
+        self.count(-OPERATION_OVERHEAD_BYTES)
+        self.settle()
+        if error is not None:
+            replies.abort(f"container stopped: {error}")
+            return
+        if self._is_closed:
+            return
+        # The acknowledgements of an earlier set-up must not follow the reply, which replaces them.
+        self.send_acknowledgements()
+        if command.writer_id in self._writers:
+            self._slots.give_back()  # It was set up twice concurrently.
+        self._writers[command.writer_id] = state
+        replies.send(encode(AppendSetup(command.request_id, command.segment, command.writer_id, state.stored)))
 
     def _take_slot(self, command: SetupAppend) -> bool:
         """Count one more writer; if there is no room, report that to the peer and return False."""
