@@ -17,6 +17,7 @@ from penstock_simulation.mutations.stalls import STALLS
 from penstock_simulation.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
 from penstock_simulation.mutations.tables import TABLES_AND_STATES
 from penstock_simulation.mutations.users import LONG_OUTAGES, USERS
+from penstock_simulation.mutations.versions import VERSIONS
 from penstock_simulation.mutations.wrong_logs import WRONG_LOGS
 from penstock_simulation.workloads.plans import ALL_KINDS, PlanSettings
 from penstock_simulation.workloads.profile import EVERYTHING, Profile
@@ -49,7 +50,7 @@ OBJECT_LOG = Profile(name="object log", object_log_rate=1.0, takeover_gap_s=8.0)
 _ALL = (
     EVERYTHING, OBJECT_LOG, USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, CLOCKS, OBJECTS, HDFS, SUBSCRIBERS,
     TAKEN_OBJECT_LOGS, GARBAGE, SINKS, RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN, WRONG_LOGS, LOST_LOCKS,
-    OFFLINE_CONTAINER, STALLS, DAYS, CLUSTER,
+    OFFLINE_CONTAINER, STALLS, DAYS, CLUSTER, VERSIONS,
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (*_ALL, LIMITED_SUBSCRIBERS)}

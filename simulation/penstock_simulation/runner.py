@@ -50,6 +50,7 @@ from penstock_simulation.simulated.member_steering import MemberSteering
 from penstock_simulation.simulated.rescuer import replace_machines
 from penstock_simulation.simulated.simulation import Simulation, SimulationSettings
 from penstock_simulation.simulated.trace import Trace
+from penstock_simulation.simulated.versions import Versions, mixed_versions
 from penstock_simulation.simulated.work import WorkSettings
 from penstock_simulation.workloads.events import StreamKeeper
 from penstock_simulation.workloads.memory_flips import flip_memory
@@ -128,6 +129,7 @@ def run(
         watch_logs(play.found) if scenario.cluster.bucket_log is not None else nullcontext(),
         watch_members(play.found) if scenario.cluster.members is not None else nullcontext() as play.member_watch,
         kept(play.journal) if scenario.cluster.controller_count > 1 else nullcontext(),
+        mixed_versions(seed, play.found) if scenario.profile.has_versions else nullcontext() as play.versions,
         Simulation(seed, settings, trace=trace) as simulation,
     ):
         try:
@@ -135,6 +137,8 @@ def run(
         except SimulationError as error:
             play.violations.append(f"the simulation ended: {error}")
         play.judge(simulation, logged)
+        if play.versions is not None:
+            inside += play.versions.counts
         simulated_s = simulation.loop.time() - play.started_s
     return Outcome(
         seed=seed,
@@ -175,6 +179,7 @@ class _Play:
         self.started_s = 0.0
         self.journal = WorkJournal(self.found)
         self.member_watch: MemberWatch | None = None
+        self.versions: Versions | None = None
         self._monitor = InvariantMonitor()
         self._progress = ProgressMonitor()
         self._epochs: dict[int, int] = {}

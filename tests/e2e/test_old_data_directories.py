@@ -17,7 +17,8 @@ import pytest
 
 import penstock
 from penstock.model.checksum import crc32c
-from support.old_data_directory import CONTAINERS, EVENTS, READ_COUNT, SEALED, TABLE, until_committed
+from support.old_contents import check_contents, read_and_add
+from support.old_data_directory import CONTAINERS
 from support.standalone_process import ServerProcessError, StandaloneProcess, run_penstock
 
 pytestmark = pytest.mark.e2e
@@ -26,7 +27,6 @@ ARCHIVES = Path(__file__).parents[1] / "data" / "data-directories"
 #: Version of `log.epoch` in each.
 LOG_VERSIONS = {"2026-11-23-3b1be23": 3, "2026-11-26-209d395": 3, "2026-11-26-ac3ec60": 4}
 TODAY = 4
-WAIT_S = 60.0
 
 
 def unpack(name: str, directory: Path) -> None:
@@ -51,26 +51,6 @@ def server(tmp_path: Path) -> Iterator[StandaloneProcess]:
         process.kill9()
 
 
-def read_all(client: penstock.Client, stream: str) -> list[str]:
-    """Return all events of a stream, those of a segment in order."""
-    with client.batch(stream) as batch:
-        return [event.data.decode() for part in batch.ranges for event in batch.events(part)]
-
-
-def check_contents(client: penstock.Client, added: int = 0) -> None:
-    """Compare all that is in a directory with what it should be; `added` events of each key came since."""
-    found: dict[str, list[str]] = {}
-    for text in read_all(client, "old/events"):
-        found.setdefault(f"key-{text.partition(':')[0]}", []).append(text)
-    new = [f"added-{number}" for number in range(added)]
-    assert found == {key: [*texts, *(f"{key[4:]}:{text}" for text in new)] for key, texts in EVENTS.items()}
-    assert read_all(client, "old/sealed") == SEALED
-    with client.table("old/table", keys=penstock.TextKeys()) as table:
-        assert {key: value.decode() for key, value in table.items()} == TABLE
-    with pytest.raises(penstock.StreamSealedError), client.event_writer("old/sealed"):
-        pass
-
-
 @pytest.mark.parametrize("name", LOG_VERSIONS)
 def test_a_data_directory_of_an_earlier_commit_is_read_and_written(name: str, server: StandaloneProcess) -> None:
     unpack(name, server.data_dir)
@@ -78,19 +58,7 @@ def test_a_data_directory_of_an_earlier_commit_is_read_and_written(name: str, se
     server.start()
     with penstock.connect(server.uri) as client:
         check_contents(client)
-        with client.reader_group("audit", ["old/events"]) as group, group.reader("two") as reader:
-            total = sum(map(len, EVENTS.values()))
-            unread = [reader.read(timeout_s=WAIT_S) for _ in range(total - READ_COUNT)]
-            assert None not in unread
-            assert reader.read(timeout_s=0.5) is None, "what the group had read before is not read again"
-            reader.commit()
-        with client.event_writer("old/events") as writer:
-            for key in EVENTS:
-                writer.write(f"{key[4:]}:added-0".encode(), routing_key=key)
-        with client.begin_transaction("old/events") as transaction:
-            for key in EVENTS:
-                transaction.write(f"{key[4:]}:added-1".encode(), routing_key=key)
-        until_committed(client, transaction.id)
+        read_and_add(client)
     server.kill9()
     server.start()
     with penstock.connect(server.uri) as client:

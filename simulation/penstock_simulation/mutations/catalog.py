@@ -75,6 +75,7 @@ from penstock_simulation.mutations.stuck import STUCK_MUTATIONS
 from penstock_simulation.mutations.subscribers import SUBSCRIBER_MUTATIONS
 from penstock_simulation.mutations.tables import TABLE_MUTATIONS
 from penstock_simulation.mutations.users import USER_MUTATIONS
+from penstock_simulation.mutations.versions import VERSION_MUTATIONS
 from penstock_simulation.mutations.writes_ahead import WRITE_AHEAD_MUTATIONS
 from penstock_simulation.mutations.wrong_logs import WRONG_LOG_MUTATIONS
 
@@ -515,6 +516,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *STALL_MUTATIONS,
     *DAY_MUTATIONS,
     *MEMBER_MUTATIONS,
+    *VERSION_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedCluster
 from penstock_simulation.simulated.faults import FaultPlan, PlannedFault
 from penstock_simulation.simulated.host import Host
+from penstock_simulation.workloads.added_calls import AddedCalls
 from penstock_simulation.workloads.attributes import AttributeClient
 from penstock_simulation.workloads.connection_crowd import ConnectionCrowd
 from penstock_simulation.workloads.crowd import MergeClient, SegmentCrowd
@@ -244,6 +245,8 @@ class Scenario:
             made.append(WholeReader(*place("whole-reader"), stream=MAIN_STREAM))
         if "kept transactions" in self.workloads:
             made.append(KeptTransactions(*place("kept-transactions"), stream=MAIN_STREAM))
+        if "added calls" in self.workloads:
+            made.append(AddedCalls(*place("added-calls"), stream=MAIN_STREAM))
         if "retained streams" in self.workloads:
             made.append(RetainedStreams(*place("retained-streams")))
         if "long days" in self.workloads:
