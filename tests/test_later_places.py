@@ -40,7 +40,8 @@ from penstock.segmentstore.tier1.object_log.server_claim import (
     read_identity,
 )
 from penstock.server.cluster.administration import ClusterAdministration
-from penstock.server.cluster.identity import cluster_settings, make_cluster
+from penstock.server.cluster.identity import make_cluster
+from penstock.server.cluster.identity import read_identity as read_cluster_identity
 from penstock.server.cluster.security import other_processes
 from penstock.server.settings import StandaloneSettings
 from penstock_simulation.simulated.simulation import Simulation
@@ -153,7 +154,7 @@ def administration_of(session: SimulatedSession) -> ClusterAdministration:
 OPERATIONS: dict[str, tuple[Callable[[SimulatedSession], Awaitable[object]], ...]] = {
     IDENTITY_PATH: (
         lambda session: administration_of(session).status(),
-        lambda session: cluster_settings(session, "zk", StandaloneSettings()),
+        lambda session: read_cluster_identity(session, "zk"),
         lambda session: make_cluster(session, "zk", IDENTITY),
     ),
     ASSIGNMENT_PATH: (
