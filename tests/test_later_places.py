@@ -213,13 +213,14 @@ def test_accounts_with_a_password_of_a_later_kind_are_refused_and_not_changed(tm
     before = path.read_bytes()
     accounts = AccountsFile(path, lambda length: bytes(length))
     entry = parse_entry("prn::*,READ")
-    for change in (
+    changes: tuple[Callable[[], None], ...] = (
         lambda: accounts.add("new", "secret", [entry]),
         lambda: accounts.set_password("admin", "secret"),
         lambda: accounts.remove("admin"),
         lambda: accounts.grant("admin", entry),
         lambda: accounts.revoke("admin", "prn::*"),
-    ):
+    )
+    for change in changes:
         with pytest.raises(PenstockError, match="line 1, account 'admin'"):
             change()
         assert path.read_bytes() == before

@@ -377,3 +377,20 @@ def test_a_leader_plans_without_a_load_that_it_cannot_read() -> None:
         assert world.leaders["c1"].is_leading
 
     run(scenario)
+
+
+def test_fields_of_a_later_version_stay_in_the_assignment() -> None:
+    """A leader of this version writes them again, as it has read them."""
+
+    async def scenario(world: World) -> None:
+        world.lead("c1")
+        await world.start_store("a")
+        await world.until(lambda counts: counts["a"] == CONTAINERS)
+        node = await world.admin.get(ASSIGNMENT_PATH)
+        later = b',"later":{"fields":[1,2]}}'
+        await world.admin.set(ASSIGNMENT_PATH, node.content[:-1] + later)
+        await world.start_store("b")
+        await world.until(is_even(2))
+        assert (await world.admin.get(ASSIGNMENT_PATH)).content.endswith(later)
+
+    run(scenario)

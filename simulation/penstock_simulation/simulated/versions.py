@@ -125,11 +125,6 @@ class Versions:
             self.counts[f"versions: {drawn.value}"] += 1
         return self._drawn[process]
 
-    @property
-    def is_later(self) -> bool:
-        """Whether the process that runs now is of a later version."""
-        return self.current is Version.LATER
-
     # -- nodes --------------------------------------------------------------------------------------------------
 
     def written(self, path: str, content: bytes) -> bytes:
