@@ -17,7 +17,7 @@ from support.old_contents import check_contents, read_and_add
 from support.s3_server import S3Server, S3UnavailableError
 from support.zookeeper_server import ZooKeeperServers
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
 @pytest.mark.parametrize("name", ARCHIVES)

@@ -69,7 +69,7 @@ class AddedCalls(Workload):
     async def _list_epochs(self, client: Client) -> None:
         history = await client.history(self._stream)
         for epoch in history.epochs:
-            segments = sorted(each.segment_id for each in epoch.segments)
+            segments = sorted(int(each.segment_id) for each in epoch.segments)
             known = self._epochs.setdefault(epoch.number, segments)
             if known != segments:
                 self.world.problem(f"{self.name}: epoch {epoch.number} had the segments {known}, now {segments}")
