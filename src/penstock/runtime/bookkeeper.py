@@ -9,7 +9,8 @@ Rules, each from a measured behaviour of the client:
 - The client's own throttle is off: it blocks the calling thread. The caller bounds bytes in flight. Beyond the direct
   memory the client reports too few bookies, and closes the ledger.
 - A bookie that fails is replaced only if an entry cannot be confirmed otherwise (``delayEnsembleChange``).
-- All other requests run in a pool of threads, and are given up after `LedgerClientSettings.request_timeout_s`.
+- All other requests run in a pool of threads, and are given up after twice `LedgerClientSettings.request_timeout_s`.
+  The start of the client, most of which is CPU time, may take ten minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock.model.errors import InvalidArgumentError, StorageNotRespondingErro
 from penstock.model.errors.ledgers import LedgerError, NoSuchLedgerError, ledger_error
 from penstock.runtime.java_machine import has_java
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerObserver, LedgerPlace, LedgerQuorum
-from penstock.runtime.work import BlockingWork, PoolSettings
+from penstock.runtime.work import BlockingWork, PoolSettings, WorkPool
 
 T = TypeVar("T")
 
@@ -36,6 +37,9 @@ _CONNECT_TIMEOUT_MS = 1_000
 _REACH_S = 0.5
 _ENTRY_TIMEOUT_S = 5
 _THREADS_MAX = 16
+#: Time for the start of the client, which takes seconds of CPU: on a busy machine minutes. Longer than any request: a
+#: start that is given up is begun again by another process, which is as slow.
+_START_TIMEOUT_S = 600.0
 #: Ledgers of which one page of a list has numbers.
 _PAGE_LENGTH = 1000
 
@@ -58,6 +62,8 @@ class BookKeeper:
             thread_count_max=_THREADS_MAX, hung_count_max=_THREADS_MAX, timeout_s=settings.request_timeout_s * 2
         )
         self._pool = work.pool("bookkeeper", pool)
+        start = PoolSettings(thread_count_max=1, hung_count_max=1, timeout_s=_START_TIMEOUT_S)
+        self._start_pool = work.pool("bookkeeper start", start)
         self._client: Any = None
         self._manager: Any = None
         self._connecting = asyncio.Lock()
@@ -71,7 +77,7 @@ class BookKeeper:
         """See `LedgerStore.start`."""
         async with self._connecting:
             if self._client is None:
-                self._client, self._manager = await self._run(self._connect)
+                self._client, self._manager = await self._run(self._connect, self._start_pool)
 
     def _connect(self) -> tuple[Any, Any]:
         import jpype
@@ -176,11 +182,12 @@ class BookKeeper:
             except (LedgerError, StorageNotRespondingError):
                 pass
         self._pool.close()
+        self._start_pool.close()
 
-    async def _run(self, call: Callable[[], T]) -> T:
-        """Run `call` in a thread. Raises `LedgerError` for Java's exceptions, and for a time-out."""
+    async def _run(self, call: Callable[[], T], pool: WorkPool | None = None) -> T:
+        """Run `call` in a thread of `pool`. Raises `LedgerError`, also if it takes too long. None: that of requests."""
         try:
-            return await self._pool.run(_translated, call)
+            return await (pool or self._pool).run(_translated, call)
         except StorageNotRespondingError as error:
             raise ledger_error(-23, f"{self.place} does not answer: {error}") from error
 
