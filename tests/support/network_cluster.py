@@ -114,7 +114,7 @@ class NetworkCluster(Cluster):
 
     def __init__(
         self, directory: Path, network: Network, *, containers: int, stores: int, processes: int = 1,
-        controllers: int = 2, zookeepers: int = 3, settings: str = "",
+        controllers: int = 2, zookeepers: int = 3, settings: str = SETTINGS,
     ) -> None:  # fmt: skip
         self.network = network
         self.containers = containers
@@ -140,9 +140,7 @@ class NetworkCluster(Cluster):
         try:
             self.bucket_server.make_bucket(bucket)
             self.zookeepers.start()
-            text = (SETTINGS + settings).format(
-                endpoint=self.bucket_server.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY
-            )
+            text = settings.format(endpoint=self.bucket_server.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
             root = f"{self.zookeepers.address}/{bucket}"
             super().__init__(directory, root, f"s3://{bucket}/log", f"s3://{bucket}/data", text, hosts)
             self.init(containers)

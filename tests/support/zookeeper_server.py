@@ -161,6 +161,16 @@ class ZooKeeperServers:
         """Return how many packets all servers have received from clients, pings included."""
         return sum(int(self._told(number, "Received") or 0) for number in range(self.count))
 
+    def node_count(self) -> int | None:
+        """Return the number of nodes that the first server which answers has; None if none does."""
+        found = (self._told(number, "Node count") for number in range(self.count))
+        return next((int(count) for count in found if count), None)
+
+    def pid(self, number: int) -> int | None:
+        """Return the process id of a server, if it has a process."""
+        process = self._processes[number]
+        return None if process is None or process.poll() is not None else process.pid
+
     def _told(self, number: int, what: str) -> str:
         """Return what a server says of itself; empty: it does not serve."""
         try:

@@ -116,6 +116,8 @@ class BlockSender:
         self._has_work = asyncio.Event()
         self._large_task: asyncio.Task[None] | None = None
         self._has_failed = False
+        # The segment is sealed: what the window still gets is for its successors.
+        self._is_sealed = False
         #: From the first event that is not acknowledged to the last acknowledgement; see `Waits`.
         self._wait: Wait | None = None
         self._task = start_watched(self._run(), f"append to {segment}", self._fail)
@@ -129,6 +131,8 @@ class BlockSender:
 
     def pump(self) -> None:
         """Send the blocks that the window permits. Called in the loop after events were added."""
+        if self._is_sealed:
+            return
         connection = self._connection
         if connection is None:
             self._has_work.set()
@@ -206,6 +210,7 @@ class BlockSender:
             try:
                 await self._hold_session()
             except (SegmentSealedError, NoSuchSegmentError) as error:
+                self._is_sealed = True
                 self._end_wait()
                 self._on_sealed(self, error)
                 return
