@@ -114,6 +114,24 @@ def test_the_list_of_components_has_each_package_that_the_wheel_requires(tmp_pat
     assert "file://" not in json.dumps(listed)
 
 
+def test_a_licence_that_is_declared_as_text_is_in_the_list_of_components(tmp_path: Path) -> None:
+    """As that of protobuf; one that the list has is kept, and a package that declares none has none."""
+    for name, line in (("one", "License: 3-Clause BSD License\n"), ("two", "License: ignored\n"), ("three", "")):
+        folder = tmp_path / "site" / f"{name}-1.0.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{line}")
+    known = [{"license": {"id": "MIT"}}]
+    place = tmp_path / "list.json"
+    paths = [{"url": "file:///home/me/dist/three.whl"}]
+    components = [{"name": "one"}, {"name": "two", "licenses": known}, {"name": "three", "externalReferences": paths}]
+    place.write_text(json.dumps({"components": components}))
+    packages.complete_components(place, tmp_path / "site")
+    one, two, three = json.loads(place.read_text())["components"]
+    assert one["licenses"] == [{"license": {"name": "3-Clause BSD License"}}]
+    assert two["licenses"] == known
+    assert three == {"name": "three", "externalReferences": [{"url": "three.whl"}]}
+
+
 def test_an_archive_has_the_same_bytes_at_each_call(tmp_path: Path) -> None:
     for name in ("one.tar.gz", "two.tar.gz"):
         write_archive(tmp_path / name, "top", {"b": b"2", "a/c": b"1"}, 1_700_000_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 from penstock_tools.release.steps import Release, ReleaseError, run, sha256_of
@@ -73,14 +74,21 @@ def list_components(release: Release, extras: str = "") -> Path:
     listing = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible", "--spec-version", "1.6"]
     project = release.source / "pyproject.toml"
     run([*listing, "--output-format", "JSON", "--pyproject", project, "--output-file", place, python])
-    _without_paths(place)
+    [site] = (release.scratch / "components" / "lib").glob("python*/site-packages")
+    complete_components(place, site)
     return place
 
 
-def _without_paths(place: Path) -> None:
-    """Replace the path of the wheel on this machine by its name, in a list of components."""
+def complete_components(place: Path, site: Path) -> None:
+    """Change a list of components: no path of this machine, and a licence for each package that declares one.
+
+    The tool that makes the list leaves out licences that are declared as free text. `site`: where the packages are.
+    """
     listed = json.loads(place.read_text(encoding="utf-8"))
+    declared = {each.name.lower(): each.metadata.get("License") for each in distributions(path=[str(site)])}
     for component in listed.get("components", []):
+        if not component.get("licenses") and (text := declared.get(component["name"].lower())):
+            component["licenses"] = [{"license": {"name": text.splitlines()[0]}}]
         for reference in component.get("externalReferences", []):
             if reference.get("url", "").startswith("file://"):
                 reference["url"] = Path(reference["url"]).name
