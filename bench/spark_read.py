@@ -2,7 +2,7 @@
 
 Through the store, directly from chunks, and the same rows from Parquet files that Spark wrote, in turns in one session;
 `floor` is a source in Python that gives out one ready batch over and over, which no source in Python can outdo.
-The store is started anew with a cache that is smaller than the stream, so that it reads chunks, too; `--cached`: with
+The store is restarted with a cache that is smaller than the stream, so that it reads chunks, too; `--cached`: with
 one that holds it all.
 
     python bench/spark_read.py --events 4000000 --event-bytes 100 --cores 2

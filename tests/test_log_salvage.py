@@ -189,7 +189,7 @@ async def test_an_image_has_the_lost_beginning_of_the_log(tmp_path: Path) -> Non
 
 
 async def test_images_of_another_history_are_not_used(damaged: StandaloneSettings, tmp_path: Path) -> None:
-    """A store that was built anew has later epochs than what its long-term storage still has of the lost one."""
+    """A store that was built again has later epochs than what its long-term storage still has of the lost one."""
     other = settings_of(tmp_path, data_dir="other")
     other = replace(other, tier2=str(tmp_path / "other-storage"))
     await fill(other)

@@ -228,7 +228,7 @@ async def test_damaged_and_missing_logs_are_reported(stopped: StandaloneSettings
 
 
 async def test_a_store_whose_log_has_not_all_been_flushed_is_checked_with_it(tmp_path: Path) -> None:
-    """As after kill -9: the table of records is in the log alone, and its chunks are found all the same."""
+    """As after kill -9: the table of records is in the log alone, and its chunks are found nevertheless."""
     settings = settings_of(tmp_path / "data")
     runtime = real_runtime(2)
     await run_store(settings, runtime)

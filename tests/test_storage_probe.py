@@ -50,7 +50,7 @@ async def test_a_directory_is_tried_and_left_as_it_was(tmp_path: Path, runtime: 
     found = await probe(runtime, StandaloneSettings(tier2=str(tmp_path)))
     assert (found.place, found.has_identity, found.chunk_bytes) == (str(tmp_path), False, 1000)
     assert [step.name for step in found.steps] == [
-        "create", "inspect", "create once more", "read", "append to", "create another beside", "join another to",
+        "create", "inspect", "create again", "read", "append to", "create another beside", "join another to",
         "read all of", "list", "delete", "check the deletion of",
     ]  # fmt: skip
     assert list(tmp_path.iterdir()) == []
@@ -64,7 +64,7 @@ async def test_a_place_that_is_not_there_is_not_made(tmp_path: Path, runtime: Ru
 
 
 async def test_a_mount_that_cannot_be_written_is_reported_and_nothing_is_left(tmp_path: Path, runtime: Runtime) -> None:
-    """SS-268. Not by permissions: root may write all the same. So the folder cannot be made, as on such a mount."""
+    """SS-268. Not by permissions: root may write nevertheless. So the folder cannot be made, as on such a mount."""
     (tmp_path / "_probe").write_bytes(b"in the way")
     with pytest.raises(StorageError, match=rf"{tmp_path}: to create chunk _probe/.* failed"):
         await probe(runtime, StandaloneSettings(tier2=str(tmp_path)))

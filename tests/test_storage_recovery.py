@@ -150,7 +150,7 @@ async def test_the_newest_image_counts_whatever_numbers_are_missing_before_it(lo
     assert report.containers[0].image == f"_system/containers/{made[40].name}"
     assert list(report.containers[0].passed_over) == [f"_system/containers/{made[41].name}"]
     assert not report.check.problems
-    # With each epoch, as after a recovery, numbers begin anew.
+    # With each epoch, as after a recovery, numbers restart.
     shutil.rmtree(lost.data_dir)
     later = replace(image, name=replace(name, epoch=name.epoch + 1, number=1))
     Path(lost.tier2, later.name.name).write_bytes(b"".join(later.encode()))

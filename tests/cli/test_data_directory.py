@@ -227,7 +227,7 @@ def exchanged_for_a_copy(data: Path) -> None:
     shutil.copytree(data.with_name("renamed"), data)
 
 
-def made_anew(data: Path) -> None:
+def made_again(data: Path) -> None:
     shutil.rmtree(data)
     data.mkdir()
 
@@ -244,7 +244,7 @@ def led_elsewhere(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [removed, renamed, exchanged_for_a_copy, made_anew, exchanged_for_a_file, led_elsewhere]
+    "change", [removed, renamed, exchanged_for_a_copy, made_again, exchanged_for_a_file, led_elsewhere]
 )
 def test_a_replaced_directory_counts_as_lost(tmp_path: Path, runtime: Runtime, change: Callable[[Path], None]) -> None:
     """Nothing is made in its place."""

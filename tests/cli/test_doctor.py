@@ -191,7 +191,7 @@ async def test_storage_unavailable(tmp_path: Path) -> None:
 
 
 async def test_storage_of_another_cluster(tmp_path: Path) -> None:
-    """STORAGE_FOREIGN: the directory of a store that was made anew."""
+    """STORAGE_FOREIGN: the directory of a store that was created again."""
     places = []
     for name in ("first", "second"):
         settings = StandaloneSettings(data_dir=str(tmp_path / name), controller_port=0, segment_store_port=0)

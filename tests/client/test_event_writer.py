@@ -261,7 +261,7 @@ async def test_large_event_is_stored_once_when_the_reply_of_the_merge_is_lost(cl
 
 
 @pytest.mark.parametrize("fault", ["busy", "lose_before_piece", "lose_before_merge"])
-async def test_large_event_is_written_anew_when_there_is_no_room_or_its_transient_segment_is_gone(cluster, fault):
+async def test_large_event_is_written_again_when_there_is_no_room_or_its_transient_segment_is_gone(cluster, fault):
     """The store has as many as it may have, or deleted this one as idle. The stream itself is as it was."""
     large = b"x" * (9 * 1024 * 1024)
     cluster.store.faults[fault] = 2

@@ -30,7 +30,7 @@ def test_after_an_outage_of_the_observer_others_have_the_whole_timeout():
     assert liveness.silent(TIMEOUT_S) == {"other": 1}
 
 
-def test_a_reader_that_left_and_came_back_starts_anew():
+def test_a_reader_that_left_and_came_back_starts_again():
     liveness = Liveness()
     for second in range(29):
         liveness.observe({"other": 1}, float(second), TIMEOUT_S)

@@ -118,7 +118,7 @@ async def test_a_reset_to_earlier_events_does_not_move_the_published_cut_back(se
 
 
 async def test_last_reader_that_leaves_says_where_the_group_is(server, stream, published):
-    """A job that is shorter than the interval tells it all the same; one of several readers leaves it to the others."""
+    """A job that is shorter than the interval tells it nevertheless; one of several readers leaves it to the others."""
     async with Client(server.uri, SELDOM) as client:
         await write(client, stream)
         async with client.reader_group("audit", [stream], retention="automatic") as group:
@@ -209,7 +209,7 @@ async def test_retention_of_a_group_changes_with_its_subscription(server, stream
                 await reader.store_positions()
                 await asyncio.sleep(0.2)
             assert published == []
-            # Anew, it holds all that is there.
+            # Again, it holds all that is there.
             await group.set_retention(GroupRetention.MANUAL)
             assert await group.acknowledge(cut_at(stream, 0))
         await client.delete_reader_group(name)

@@ -336,7 +336,7 @@ async def test_a_stream_recreated_between_two_polls_is_read_from_its_beginning(i
 
 
 async def test_a_stream_truncated_to_the_known_end_is_still_the_same_stream():
-    """All segments that the group knows are gone, though the stream is the same: nothing begins anew."""
+    """All segments that the group knows are gone, though the stream is the same: nothing restarts."""
     stream = "retail/orders-1"
     async with served() as client:
         await fill(client, stream, 10)

@@ -161,7 +161,7 @@ async def test_abandoning_ends_a_closing_that_hangs(steps):
 
 @pytest.mark.parametrize("steps", range(1, 8))
 def test_a_loop_that_ends_during_close_settles_all_waiters(steps):
-    """`asyncio.run` cancels every task, also those that close: everything is settled all the same."""
+    """`asyncio.run` cancels every task, also those that close: everything is settled nevertheless."""
     told: list[str] = []
 
     async def main() -> None:

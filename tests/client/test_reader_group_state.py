@@ -291,7 +291,7 @@ def test_streams_change_once_per_generation_and_never_back():
     assert first.unassigned == {of("c"): 7}
     second = rgs.read_streams(first, {"retail/a": {of("a"): 0}, "retail/b": {of("b"): 3}}, {}, 2)
     assert second.unassigned == {of("b"): 3}, "a stream that was away is not where it was"
-    # Late, or once more.
+    # Late, or again.
     assert rgs.read_streams(second, {"retail/c": {of("c"): 7}}, {}, 1) == second
     assert rgs.read_streams(second, {"retail/c": {of("c"): 7}}, {}, 2) == second
 

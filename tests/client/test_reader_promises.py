@@ -169,7 +169,7 @@ async def test_read_cancelled_during_a_rebalance_leaves_each_segment_to_one_read
 
 @pytest.mark.parametrize("step", range(0, 40, 4))
 async def test_read_cancelled_at_the_end_of_a_segment_still_finishes(cluster, step):
-    """Each read is cut off after a few steps of the loop; what follows the segment is read all the same."""
+    """Each read is cut off after a few steps of the loop; what follows the segment is read nevertheless."""
     async with cluster.client(**FAST) as client:
         await fill(client, 5)
         await cluster.controller.scale(STREAM, [0], [(0.0, 0.5), (0.5, 1.0)])

@@ -54,7 +54,7 @@ async def test_a_read_beyond_the_end_is_refused_at_once(cluster):
 
 
 async def test_reading_onward_requests_no_segment_end(cluster):
-    """Only once, at the first position that is not the beginning; and once more on each new connection."""
+    """Only once, at the first position that is not the beginning; and again on each new connection."""
     async with cluster.client(read_bytes=EVENT_LENGTH, read_ahead_block_count=1) as client:
         await write(client, *range(50))
         cluster.store.received.clear()

@@ -94,7 +94,7 @@ async def test_no_more_than_one_page_of_each_partition_is_read_ahead():
 
 @pytest.mark.parametrize(("page_count", "expected"), [(0, 0), (1, 1), (2, 2), (9, 3)])
 async def test_read_ahead_over_all_partitions_is_bounded_in_bytes(page_count, expected):
-    """Three partitions, and room for so many pages: no more is under way, and the scan is complete all the same."""
+    """Three partitions, and room for so many pages: no more is under way, and the scan is complete nevertheless."""
     segments = SlowSegments(["a", "b", "c"], 300)
     pages = scan(segments, table_scan_ahead_bytes_max=max(page_count * PAGE_BYTES, 1))
     # The third page of each is held back.

@@ -92,7 +92,7 @@ def test_a_new_reason_is_reported_at_once_and_one_that_comes_and_goes_once_per_i
     assert sum(UNREACHABLE in line for line in lines) == 1
 
 
-def test_progress_begins_a_wait_anew(run) -> None:
+def test_progress_begins_a_wait_again(run) -> None:
     async def scenario(waits: Waits) -> None:
         wait = waits.begin("write to a/b")
         for _ in range(20):

@@ -311,7 +311,7 @@ def test_lock_is_exclusive_makes_its_file_and_can_be_taken_again(place: Place) -
 
 
 def test_a_lock_says_whether_its_path_leads_to_it(place: Place) -> None:
-    """Also after its file was removed, made anew and locked by another, and its directory renamed and replaced."""
+    """Also after its file was removed, created again and locked by another, and its directory renamed and replaced."""
     disk, root = place
     disk.make_directory(f"{root}/data")
     path = f"{root}/data/LOCK"

@@ -168,7 +168,7 @@ class FillableDisk(LocalDisk):
 
     is_full = False
 
-    def open(  # type: ignore[override]  # Not a `LocalFile`, but a `DiskFile` all the same.
+    def open(  # type: ignore[override]  # Not a `LocalFile`, but a `DiskFile` nevertheless.
         self, path: str, *, create: bool = False, exclusive: bool = False, writable: bool = True
     ) -> DiskFile:
         file = super().open(path, create=create, exclusive=exclusive, writable=writable)

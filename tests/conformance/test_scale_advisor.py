@@ -135,7 +135,7 @@ async def test_asked_by_name_a_segment_without_a_load_is_silent(stack: Stack) ->
 
 
 async def test_a_store_that_has_just_begun_to_watch_does_not_know_what_is_silent(stack: Stack) -> None:
-    """S-253: after a restart, or a move, silence has to last anew."""
+    """S-253: after a restart, or a move, silence has to last again."""
     silent = await stack.segment()
     stack.watched_for(1199.0)
     assert await stack.advice([silent]) == []

@@ -396,7 +396,7 @@ async def test_configuration_is_replaced_whole(stub):
 
 
 async def test_only_a_sealed_stream_is_deleted(stub):
-    """API-13, S-089: unknown stream and scope, not sealed, sealed, and once more."""
+    """API-13, S-089: unknown stream and scope, not sealed, sealed, and again."""
     reply = pb.DeleteStreamStatus
     assert (await stub.deleteStream(info())).status == reply.STREAM_NOT_FOUND
     assert (await stub.deleteStream(info(scope="none"))).status == reply.STREAM_NOT_FOUND
@@ -662,7 +662,7 @@ async def test_concurrent_creators_get_one_stream(stub, wire):
 
 
 async def test_stuck_workflow_is_reported_and_continues(connect):
-    """API-36, S-093: the caller gets DEADLINE_EXCEEDED, the work ends later all the same."""
+    """API-36, S-093: the caller gets DEADLINE_EXCEEDED, the work ends later nevertheless."""
     wire = await connect(ControllerSettings(workflow_timeout_s=0.05))
     await wire.stub.createScope(pb.ScopeInfo(scope="scope"))
     gate = asyncio.Event()

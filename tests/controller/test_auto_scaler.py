@@ -234,7 +234,7 @@ async def test_neighbours_of_which_nothing_is_known_are_not_merged(cluster, advi
     assert await ids(service) == [0, 1]
 
 
-async def test_advice_that_races_a_manual_scale_is_decided_anew(cluster, advisor):
+async def test_advice_that_races_a_manual_scale_is_decided_again(cluster, advisor):
     """The scale comes between the first read of the stream and its lock: the advice is for a past epoch."""
     service = await started(cluster, advisor)
     advisor.hot(0)

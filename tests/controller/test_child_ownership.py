@@ -1,7 +1,7 @@
 """Reader groups, key-value tables and scopes under several controllers, and under requests that come late.
 
 Each workflow on them is crashed at each write and finished by a controller that is alive beside it; and each write of
-their lives to the controller's tables comes once more, when they have gone, and when they are there again.
+their lives to the controller's tables comes again, when they have gone, and when they are there again.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ async def recorded(cluster):
 
 
 async def repeat_all(segments, kinds=("table_put", "table_remove")):
-    """Let each write to the controller's tables come once more."""
+    """Let each write to the controller's tables come again."""
     count = 0
     for number, (name, arguments, _) in enumerate(list(segments.writes)):
         if name in kinds and arguments[0].startswith("_system/_tables/"):

@@ -132,7 +132,7 @@ async def test_what_another_controller_has_decided_before_is_merged_before(clust
 
 
 async def test_a_commit_after_a_scale_at_another_controller_goes_to_the_new_segments(cluster):
-    """The first one's state and epoch are out of date: it detects that, and rolls over or begins anew."""
+    """The first one's state and epoch are out of date: it detects that, and rolls over or restarts."""
     first, second = await cluster.start(), await cluster.start()
     await first.create_scope("s")
     await first.create_stream("s", "t", StreamConfig(Scaling.fixed(1)))
@@ -224,7 +224,7 @@ async def test_tables_of_finished_epochs_go(cluster):
     assert tables() == []
 
 
-async def test_a_transaction_whose_epochs_table_goes_while_it_is_made_begins_anew(cluster, monkeypatch):
+async def test_a_transaction_whose_epochs_table_goes_while_it_is_made_begins_again(cluster, monkeypatch):
     """Another controller finds the table empty, and drops it, right before the record is written."""
     service = await cluster.start()
     await service.create_scope("s")
@@ -244,7 +244,7 @@ async def test_a_transaction_whose_epochs_table_goes_while_it_is_made_begins_ane
     made = (await service.transactions.create("s", "t", 10_000)).id
     assert dropped == [name]
     assert await service.transactions.status("s", "t", made) is TransactionStatus.OPEN
-    # As a conflict, which begins anew, and not as a stream that is gone.
+    # As a conflict, which restarts, and not as a stream that is gone.
     tables = service._catalog.tables_of("s", "t", await service._catalog.stream_id("s", "t"))
     await cluster.store.delete_table(name)
     dropped.clear()

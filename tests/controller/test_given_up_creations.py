@@ -76,7 +76,7 @@ async def test_a_stream_of_an_earlier_release_that_was_left_without_tables_can_b
 
 
 async def test_what_cannot_even_be_given_up_does_not_block_its_subject(service, cluster, monkeypatch):
-    """The announcement goes all the same, and both failures are on record."""
+    """The announcement goes nevertheless, and both failures are on record."""
 
     async def refuses(tables):
         raise InvalidArgumentError("no")

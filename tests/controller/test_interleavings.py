@@ -108,7 +108,7 @@ async def play(cluster, seed, *, expires):
     delete = store.delete_segment
 
     async def keep(segment):
-        # What a truncation deletes was written all the same.
+        # What a truncation deletes was written nevertheless.
         if "#transaction" not in segment and segment in store.segments:
             written[segment] = bytes(store.segments[segment].data)
         await delete(segment)

@@ -281,7 +281,7 @@ async def test_a_stream_created_after_the_last_listing_is_deleted_with_its_scope
     assert not [key for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
 
 
-async def test_scope_made_anew_after_its_deletion_can_be_deleted_itself(service, cluster):
+async def test_scope_made_again_after_its_deletion_can_be_deleted_itself(service, cluster):
     """A deletion is still withdrawing its announcement when the scope is there again, and is to go again.
 
     The second deletion must not take the first one's announcement for its own.

@@ -532,7 +532,7 @@ async def test_a_group_does_not_adopt_a_stream_of_the_same_name(stub, wire):
 
 
 async def test_stuck_group_is_reported_and_finished(connect):
-    """A group whose stream cannot be made in time: DEADLINE_EXCEEDED, and it is there later all the same."""
+    """A group whose stream cannot be made in time: DEADLINE_EXCEEDED, and it is there later nevertheless."""
     wire = await connect(ControllerSettings(workflow_timeout_s=0.5))
     await wire.service.create_scope("scope")
     gate = asyncio.Event()

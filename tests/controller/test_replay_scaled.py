@@ -1,7 +1,7 @@
 """Recorded calls of the Rust and the Java client about scaled streams, replayed against our controller.
 
 `data/scaled-streams.jsonl` holds calls and replies recorded between Pravega 0.13 and its clients, in order. A stream is
-created anew where its recording begins; between a scale and its end ours is held for as long as the recorded controller
+created again where its recording begins; between a scale and its end ours is held as long as the recorded controller
 took. Replies must equal the recorded ones, ids, key ranges and epochs included, except for the order of successor
 segments.
 """

@@ -117,7 +117,7 @@ async def check_rest(cluster, service):
 
 
 async def test_a_transaction_of_epoch_0_in_epoch_2_makes_epochs_3_and_4(cluster, started):
-    """S-142: epoch 3 is epoch 0 anew, with the transaction, epoch 4 is epoch 2 anew; they refer to 0 and 2.
+    """S-142: epoch 3 is epoch 0 again, with the transaction, epoch 4 is epoch 2 again; they refer to 0 and 2.
 
     A segment that a scale has left as it was is replaced as all others are.
     """
@@ -255,7 +255,7 @@ async def idle(*services):
 
 
 async def scale_again(service):
-    """Split the first half; name it anew if it was rolled over between the question and the order."""
+    """Split the first half; name it again if it was rolled over between the question and the order."""
     while True:
         (first, *_) = await service.current_segments("scope", "stream")
         try:

@@ -194,7 +194,7 @@ async def test_epochs_that_another_controller_has_just_written_are_a_conflict(cl
     with pytest.raises(MetadataConflictError, match="epoch 1 has just been written"):
         await tables.add_epochs(added, ended, {}, fence)
     assert await tables.epoch(1) == following
-    # With the version that the first of them has left, it is there already.
+    # With the version that the first of them has left, it exists already.
     assert await tables.add_epochs(added, ended, {}, (fence[0], fence[1], versions[0])) > versions[0]
     with pytest.raises(ValueError, match="epoch 2 comes next, not"):
         await tables.add_epochs([(replace(following, epoch=3), replace(entry, epoch=3))], {}, {}, fence)

@@ -134,7 +134,7 @@ async def test_updates_at_once_are_done_one_after_the_other(connect, cluster):
     ids=["again", "again, state left over", "state left over"],
 )
 async def test_a_completed_update_is_not_repeated(service, cluster, state, is_announced):
-    """S-077: its record says that it is complete. A state that was left UPDATING all the same is reset."""
+    """S-077: its record says that it is complete. A state that was left UPDATING nevertheless is reset."""
     held = Held(cluster.store)
     await service.create_stream("scope", "stream", OLD)
     await service.update_stream("scope", "stream", NEW)

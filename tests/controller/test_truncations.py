@@ -275,7 +275,7 @@ async def test_a_truncation_run_by_two_controllers_is_done_once(fresh):
 async def test_a_change_of_a_stream_that_was_sealed_right_before_it_is_refused(pair, cluster, change, monkeypatch):
     """S-109 for a truncation: the stream is sealed between the check of its state and the announcement.
 
-    The change was announced all the same, failed again and again, and the stream could never be deleted.
+    The change was announced nevertheless, failed again and again, and the stream could never be deleted.
     """
     first, second, _ = pair
     reached, go_on = asyncio.Event(), asyncio.Event()

@@ -509,7 +509,7 @@ async def test_an_entry_whose_owner_never_begins_is_skipped(house):
 
 
 async def test_work_that_has_begun_continues_although_callers_wait(pair):
-    """S-205: a change and a commit fail half-way, others are in line; they are finished all the same, and first."""
+    """S-205: a change and a commit fail half-way, others are in line; they are finished nevertheless, and first."""
     for call, work in (
         ("update_policy", lambda: _update(pair.first)),
         ("truncate_segment", lambda: pair.first.truncate_stream("scope", "stream", {0: 1, 1: 1})),

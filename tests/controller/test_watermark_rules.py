@@ -66,7 +66,7 @@ def test_a_late_writer_is_awaited_until_its_time_out():
     assert (first.awaited, first.is_due, first.gone) == ({"late": 50.0}, False, {})
     assert sort_writers(marks, previous, first.awaited, 57.9, 8.0).awaited == {"late": 50.0}
     assert list(sort_writers(marks, previous, first.awaited, 58.0, 8.0).gone) == ["late"]
-    # It was back in between: the time begins anew.
+    # It was back in between: the time restarts.
     assert sort_writers(marks, previous, {}, 58.0, 8.0).awaited == {"late": 58.0}
 
 

@@ -296,7 +296,7 @@ async def test_a_position_in_unknown_segments_is_removed_and_the_others_count(co
 
 
 async def test_a_sealed_stream_keeps_its_watermarks_and_a_deleted_one_is_forgotten(controller, cluster):
-    """S-235: a stream that is made anew has no watermarks, and gets its own."""
+    """S-235: a stream that is created again has no watermarks, and gets its own."""
     await note(controller, "w", 10, {0: 1})
     await cycle(controller)
     await controller.seal_stream("scope", "a")
@@ -517,7 +517,7 @@ async def test_no_watermarks_when_disabled(cluster):
 async def test_a_time_in_an_epoch_that_a_roll_is_about_to_put_on_record_is_no_strangers(controller, cluster):
     """The transaction is merged, and its time noted; the epoch is put on record when its segments are sealed.
 
-    Meanwhile there is no watermark: what it brought lies behind every cut. A stranger beside it is removed as ever.
+    Meanwhile there is no watermark: what it brought lies behind every cut. A stranger beside it is removed as before.
     """
     transaction = (await controller.transactions.create("scope", "a", 30_000)).id
     await controller.scale_stream("scope", "a", [0], [(0.0, 0.25), (0.25, 0.5)])

@@ -106,7 +106,7 @@ async def test_late_duplicate_of_a_removal_leaves_the_next_announcement_alone(cl
 
 @pytest.mark.parametrize("kind", ["table_put", "table_remove"])
 async def test_late_duplicates_of_all_writes_change_nothing(cluster, segments, started, kind):
-    """A stream lives, dies and lives again; then each write of its lives to the controller's tables comes once more.
+    """A stream lives, dies and lives again; then each write of its lives to the controller's tables comes again.
 
     Its configuration, its beginning, its listing and its tags stay as they were, and no work is announced.
     """

@@ -150,7 +150,7 @@ def test_a_stream_follows_a_load_ramp(make_server: Callable[..., StandaloneProce
 
             wait_for("end of what was written", has_read_all)
         assert read == {key: list(range(count)) for key, count in ramp.written.items()}
-        # Once more from the beginning: a later reader gets the split and merged data in the same order.
+        # Again from the beginning: a later reader gets the split and merged data in the same order.
         again: dict[str, list[int]] = collections.defaultdict(list)
         took: collections.Counter[int] = collections.Counter()
         with client.reader_group("later", [stream]) as group, group.reader() as reader:

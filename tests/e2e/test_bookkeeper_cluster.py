@@ -37,7 +37,7 @@ from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from support.wire_client import WireClient
 from support.zookeeper_server import ZooKeeperServers
 
-# Each store has a Java virtual machine: too much beside other tests, so it runs by night.
+# Each store has a Java virtual machine: too much beside other tests, so it runs in nightly runs.
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 CONTAINERS = 4

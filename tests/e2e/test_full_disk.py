@@ -237,7 +237,7 @@ async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Pa
         ballast.unlink()
         number = length // BLOCK_BYTES
         assert await append_in_the_end(client, SEGMENT, number) == length + BLOCK_BYTES
-        # 4. Full once more, this time while it runs; room comes back when the other file goes.
+        # 4. Full again, this time while it runs; room comes back when the other file goes.
         await until_refused(client, ballast)
         waiting = asyncio.create_task(append_in_the_end(client, SEGMENT, number + 1))
         await check(client, SEGMENT, start, length)

@@ -1,7 +1,7 @@
 """kill -9 under load, many times over: what was acknowledged is there, once, in key order.
 
 The server flushes, checkpoints and rolls its log files much more often than by default, so that the kills hit all of
-that too. `--kill-cycles` says how often (CI: 20, by night 50), `--kill-seed` draws another load.
+that too. `--kill-cycles` says how often (CI: 20, in nightly runs 50), `--kill-seed` draws another load.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def test_acknowledged_events_survive_kill_9_once_and_in_order(
                 writer.assert_complete(decode_events(client.read_whole(writer.segment, info.write_offset)))
 
     await asyncio.to_thread(read_all)
-    # Once more after an orderly restart: now nothing is left in memory.
+    # Again after an orderly restart: now nothing is left in memory.
     await asyncio.to_thread(server.restart)
     await asyncio.to_thread(read_all)
     assert all(writer.acknowledged == writer.sent for writer in writers)

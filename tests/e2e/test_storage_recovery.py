@@ -1,4 +1,4 @@
-"""A store whose machine is gone, built anew by ``penstock storage recover`` from its long-term storage alone."""
+"""A store whose machine is gone, built again by ``penstock storage recover`` from its long-term storage alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def read_with_pypi(uri: str, stream: str, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", ["s3", "hdfs", pytest.param("directory", marks=pytest.mark.nightly)])
-def test_a_store_that_was_flushed_is_built_anew_from_its_long_term_storage(
+def test_a_store_that_was_flushed_is_built_again_from_its_long_term_storage(
     kind: str, make_server: Callable[..., StandaloneProcess], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Under load: flushed, killed, its data directory wiped. Every event that the flush covered is recovered, byte for

@@ -142,7 +142,7 @@ def test_events_are_found_again_by_their_pointers(java: JavaProcess, server: Sta
 
 
 def test_groups_live_and_die(java: JavaProcess, server: StandaloneProcess) -> None:
-    """Groups over two streams: made, found after SIGKILL, deleted; a new one under an old name begins anew."""
+    """Groups over two streams: made, found after SIGKILL, deleted; a new one under an old name restarts."""
     for stream in ("orders", "bills"):
         assert java.run(create_stream, stream, 1)
     java.run(write_events, "orders", 0, 10, 1)

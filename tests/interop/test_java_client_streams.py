@@ -206,7 +206,7 @@ def test_a_committed_transaction_is_read_completely_and_an_aborted_one_never(
     kill_and_restart(server)
     assert java.run(calls.transaction_status, "first") == "COMMITTED"
     assert java.run(calls.transaction_status, "second") == "ABORTED"
-    # Found again by its number, as a process does that begins anew.
+    # Found again by its number, as a process does that restarts.
     assert java.run(calls.find_transaction, "orders", "again", number) == "OPEN"
     java.run(calls.commit_transaction, "again")
     java.run(calls.await_status, "again", "COMMITTED")

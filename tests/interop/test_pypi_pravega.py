@@ -226,7 +226,7 @@ async def test_a_reader_at_the_tail_sees_only_what_comes_after(manager: pravega_
 async def test_a_second_group_reads_everything_again_and_groups_can_be_deleted(
     manager: pravega_client.StreamManager,
 ) -> None:
-    """Groups keep their own positions, and a deleted one begins anew."""
+    """Groups keep their own positions, and a deleted one restarts."""
     assert manager.create_stream("shop", "orders", 2)
     write_keyed(manager.create_writer("shop", "orders", 100), 0, 500)
     for name in ("first", "second"):

@@ -34,7 +34,7 @@ class Death(BaseException):
 
 
 class Place:
-    """Where a test exports to: opens a target anew, as a process that is started again does."""
+    """Where a test exports to: opens a target again, as a process that is started again does."""
 
     def __init__(self, directory: Path, stream: str = "model/stream") -> None:
         self.directory, self.stream, self.schema = directory, stream, SHAPE.schema

@@ -178,7 +178,7 @@ def test_every_byte_is_compared_once_in_rounds_of_bounded_size(model: Model) -> 
 
 
 def test_exactly_the_damage_is_reported(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for a chunk that is gone or too short, whatever parts it has; the rest is inspected as ever."""
+    """Once for a chunk that is gone or too short, whatever parts it has; the rest is inspected as before."""
     model.add("a", 90, 90, 90, 90, 90, 90)
     (model.root / "a.0").unlink()
     (model.root / "a.2").write_bytes((model.root / "a.2").read_bytes()[:29])

@@ -85,7 +85,7 @@ class Bench:
         self.processor = AppendProcessor(self.store, self.replies, slots_of(200))
 
     def limit_writers(self, count: int) -> None:
-        """Begin anew with a connection that may have so many."""
+        """Begin again with a connection that may have so many."""
         self.processor = AppendProcessor(self.store, self.replies, slots_of(count))
 
     async def set_up(self, writer_id: bytes = W) -> None:

@@ -324,7 +324,7 @@ def test_a_store_that_is_cut_off_serves_until_another_one_has_its_containers(see
 
 
 def test_no_container_stops_while_zookeeper_is_away() -> None:
-    """And none is opened anew: what fails meanwhile is served again when ZooKeeper is back."""
+    """And none is opened again: what fails meanwhile is served again when ZooKeeper is back."""
 
     async def scenario(world: World) -> None:
         await world.started("a", "b")

@@ -522,7 +522,7 @@ async def test_requests_behind_held_appends_are_answered_within_the_bound(
     kinds = {type(answer) for answer in answers}
     assert kinds == {WrongHost, SegmentRead, StreamSegmentInfo, DataAppended}
     assert acknowledged < 100
-    # A turn of a busy machine may take longer than the bound of above: the writer would be sent away once more.
+    # A turn of a busy machine may take longer than the bound of above: the writer would be sent away again.
     (connection,) = service.server.connections
     connection._ingest.settings = replace(connection._ingest.settings, read_delay_s_max=600.0)
     wire.send(SetupAppend(2, W, A, ""))
@@ -545,7 +545,7 @@ async def test_an_append_longer_than_the_room_leaves_group_state_its_own(
 ) -> None:
     """Storage is stuck, and the last append admitted exceeds its bound by more than is reserved for group state.
 
-    Group state is accepted all the same, as far as its own reserve lasts; then it waits for storage, too.
+    Group state is accepted nevertheless, as far as its own reserve lasts; then it waits for storage, too.
     """
     service = await serve(cache=replace(SMALL_CACHE, bytes_max=4 << 20))
     group = "s/_RGgroup/0.#epoch.0"

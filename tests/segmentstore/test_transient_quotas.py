@@ -77,7 +77,7 @@ async def test_transients_without_end_are_refused_and_the_connection_continues(s
     kinds = Counter([type(await wire.receive()).__name__ for _ in range(100)])
     assert kinds == {"SegmentCreated": LIMIT, "WrongHost": 100 - LIMIT}
     assert "transient_segments_max" in (await is_busy(wire)).stack
-    # The same connection, and another one, are served as ever.
+    # The same connection, and another one, are served as before.
     await wire.ask(SetupAppend(1, W, A, ""), AppendSetup)
     wire.send(block(W, 1, b"event"))
     await wire.expect(DataAppended)

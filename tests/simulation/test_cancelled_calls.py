@@ -11,7 +11,7 @@ from penstock_simulation.simulated.simulation import Simulation
 
 
 def play(seed: int, suspension: int) -> tuple[list[str], object]:
-    """Cut a call with three awaits short; return how far it came and what came of it."""
+    """Cut a call with three awaits short; return how far it came and its result."""
     steps: list[str] = []
 
     async def inner() -> None:

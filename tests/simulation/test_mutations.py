@@ -17,7 +17,7 @@ from penstock_simulation.runner import run
 #: What the promise is; each is found within far fewer, as its profile aims at it.
 SEED_COUNT_MAX = 200
 
-#: Each of these needs 10 s of CPU time or more until it is found: they run by night.
+#: Each of these needs 10 s of CPU time or more until it is found: they run in nightly runs.
 SLOW = {
     "take a whole tail amid a commit",
     "record writes as they end",
@@ -69,7 +69,7 @@ SLOW = {
     "leave what other attempts of a batch have prepared",
     "take over without compare-and-set",
     "publish what was handed out",
-    "begin all streams anew when one comes",
+    "begin all streams again when one comes",
     "write a state on condition of what is there",
     "give work up after its retries",
     "take events while a writer is closed",

@@ -13,7 +13,7 @@ from penstock_simulation.mutations.users import USERS
 from penstock_simulation.runner import run
 from penstock_simulation.workloads.users import Fate
 
-#: In so many parts, each with seeds of its own: one with each change, all of them by night.
+#: In so many parts, each with seeds of its own: one with each change, all of them in nightly runs.
 PART_COUNT = 10
 PARTS = [pytest.param(part, marks=[] if part == 4 else [pytest.mark.nightly]) for part in range(PART_COUNT)]
 TROUBLES = (Fate.KILLED, Fate.HANGS, Fate.CANCELLED, Fate.FAILS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 from rich.console import Console
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'penstock[quickstart]'")
 
@@ -163,7 +163,7 @@ def test_bars_are_as_long_as_their_values(value: float, text: str) -> None:
     assert show.bar(1.0, 0.0) == ""
 
 
-def invoke(*arguments: str):
+def invoke(*arguments: str) -> Result:
     app = typer.Typer()
     app.command()(command.quickstart)
     return CliRunner().invoke(app, list(arguments))

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from penstock.server.standalone_process import StandaloneProcess
+from support.live_writer import LiveWriter
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
@@ -17,6 +22,9 @@ from penstock.spark.source import PenstockStreamReader
 from support.clock import SetClock
 from support.live_writer import SLOW_S
 from support.spark_queries import events_of, follow, run_to_the_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -30,11 +38,18 @@ def clock() -> SetClock:
     return SetClock()
 
 
-def reader_of(store, stream: str, clock: SetClock, **options: str) -> PenstockStreamReader:
+def reader_of(store: StandaloneProcess, stream: str, clock: SetClock, **options: str) -> PenstockStreamReader:
     return PenstockStreamReader(parse_source_options({"uri": store.uri, "stream": stream, **options}), clock)
 
 
-def test_event_limited_batches_read_everything_once(spark, store, new_stream, write, live, tmp_path: Path) -> None:
+def test_event_limited_batches_read_everything_once(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+    tmp_path: Path,
+) -> None:
     stream = new_stream(2)
     events = write(stream, 45)
     writer = live(stream, SLOW_S)
@@ -49,7 +64,13 @@ def test_event_limited_batches_read_everything_once(spark, store, new_stream, wr
     assert sum(counts) == len(events)
 
 
-def test_both_limits_hold_and_none_where_spark_requests_all(store, new_stream, write, live, clock) -> None:
+def test_both_limits_hold_and_none_where_spark_requests_all(
+    store: StandaloneProcess,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+    clock: SetClock,
+) -> None:
     stream = new_stream(1)
     write(stream, 100)
     live(stream)
@@ -62,7 +83,13 @@ def test_both_limits_hold_and_none_where_spark_requests_all(store, new_stream, w
     assert reader.latestOffset(start, ReadAllAvailable())["positions"]["0"] > 100 * EVENT_BYTES
 
 
-def test_too_little_waits_for_more_or_until_it_has_waited_long_enough(store, new_stream, write, live, clock) -> None:
+def test_too_little_waits_for_more_or_until_it_has_waited_long_enough(
+    store: StandaloneProcess,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+    clock: SetClock,
+) -> None:
     """The first micro-batch takes what there is: the time of the previous one is unknown."""
     stream = new_stream(1)
     writer = live(stream)
@@ -93,7 +120,9 @@ def test_too_little_waits_for_more_or_until_it_has_waited_long_enough(store, new
     assert reader.latestOffset(fourth, limit)["positions"] == {"0": end}
 
 
-def test_a_run_to_the_current_end_does_not_wait(store, new_stream, live, clock) -> None:
+def test_a_run_to_the_current_end_does_not_wait(
+    store: StandaloneProcess, new_stream: Callable[..., str], live: Callable[..., LiveWriter], clock: SetClock
+) -> None:
     stream = new_stream(1)
     writer = live(stream)
     writer.wait_for(4)

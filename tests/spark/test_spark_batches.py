@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,7 +30,9 @@ from penstock.spark.options import COLUMN_TYPES, SinkOptions, StoreSettings  # n
 NAME = "a/b/0.#epoch.1"
 
 
-def batches_of(data: bytes, block_size: int, columns: tuple[str, ...] = tuple(COLUMN_TYPES), start: int = 0):
+def batches_of(
+    data: bytes, block_size: int, columns: tuple[str, ...] = tuple(COLUMN_TYPES), start: int = 0
+) -> list[Any]:
     blocks: Iterator[bytes] = (data[at : at + block_size] for at in range(0, len(data), block_size))
     return list(
         record_batches(
@@ -168,7 +171,7 @@ class RecordingWriter:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def write_many(self, events, routing_keys=None) -> None:
+    def write_many(self, events: Any, routing_keys: Any | None = None) -> None:
         keys = [None] * len(events) if routing_keys is None else routing_keys.to_pylist()
         assert routing_keys is None or None not in keys
         self.written.extend(zip(events.to_pylist(), keys, strict=True))

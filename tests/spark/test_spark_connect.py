@@ -6,9 +6,12 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from penstock.server.standalone_process import StandaloneProcess
 
 #: A session and its server, in a process of its own: one that has a classic session can have no other.
 PROGRAM = """
@@ -49,7 +52,9 @@ spark.stop()
 @pytest.mark.spark
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_source_sink_and_listener_work_through_a_connect_session(store, new_stream, tmp_path: Path) -> None:
+def test_source_sink_and_listener_work_through_a_connect_session(
+    store: StandaloneProcess, new_stream: Callable[..., str], tmp_path: Path
+) -> None:
     """Written, followed in two micro-batches into another stream, and read back from there.
 
     By night: a session with a server of its own takes 70 s of CPU.

@@ -7,8 +7,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from penstock.server.standalone_process import StandaloneProcess
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
@@ -18,6 +21,11 @@ from penstock.spark.options import parse_source_options
 from penstock.spark.planner import ByteRange, Losses
 from penstock.spark.source import PenstockBatchReader
 from support.spark_queries import events_of, follow, read, run_to_the_end, scale
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.client.sync import Client
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -53,7 +61,9 @@ def test_a_plan_overtaken_by_truncation_is_repeated_a_bounded_number_of_times() 
         source._planned(parse_source_options(OPTIONS), plans(1))
 
 
-def test_a_segment_that_is_deleted_under_a_task_ends_its_range(store, client, new_stream, write) -> None:
+def test_a_segment_that_is_deleted_under_a_task_ends_its_range(
+    store: StandaloneProcess, client: Client, new_stream: Callable[..., str], write: Callable[..., list[bytes]]
+) -> None:
     stream = new_stream(1)
     write(stream, 10)
     options = {"uri": store.uri, "stream": stream}
@@ -67,7 +77,13 @@ def test_a_segment_that_is_deleted_under_a_task_ends_its_range(store, client, ne
         list(failing.read(partition))
 
 
-def test_a_batch_skips_truncated_events_only_with_the_option(spark, store, client, new_stream, write) -> None:
+def test_a_batch_skips_truncated_events_only_with_the_option(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+) -> None:
     stream = new_stream(1)
     old = client.tail(stream).to_text()
     write(stream, 10)
@@ -78,7 +94,14 @@ def test_a_batch_skips_truncated_events_only_with_the_option(spark, store, clien
     assert events_of(read(spark, store, stream, startingStreamCut=old, failOnDataLoss="false")) == Counter(kept)
 
 
-def test_a_query_continues_after_deleted_segments(spark, store, client, new_stream, write, tmp_path: Path) -> None:
+def test_a_query_continues_after_deleted_segments(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    tmp_path: Path,
+) -> None:
     """While it was away its stream was split, merged and truncated, in the middle of a segment and over whole ones."""
     stream, out, checkpoint = new_stream(2), tmp_path / "out", tmp_path / "checkpoint"
     first = write(stream, 20)
@@ -104,10 +127,17 @@ def test_a_query_continues_after_deleted_segments(spark, store, client, new_stre
     later = write(stream, 10, first=120)
     query = run_to_the_end(follow(spark, store, stream, **options), out, checkpoint)
     assert events_of(spark.read.parquet(str(out))) == Counter(first + kept + later)
+    assert query.lastProgress is not None
     assert json.loads(query.lastProgress.sources[0].endOffset)["lostBytes"] == lost[-1]
 
 
-def test_a_task_whose_range_is_truncated_reads_the_rest_once(store, client, new_stream, write, caplog) -> None:
+def test_a_task_whose_range_is_truncated_reads_the_rest_once(
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Truncated between plan and read, and again in the middle of the read."""
     stream = new_stream(1)
     write(stream, 2)
@@ -115,7 +145,7 @@ def test_a_task_whose_range_is_truncated_reads_the_rest_once(store, client, new_
     write(stream, 300_000, first=2, size=100)
     scope, name = stream.split("/")
     (segment,) = begin.positions
-    # A layout would keep the chunks that a task is to find gone.
+    # A layout would keep the chunks that a task should find gone.
     options = {"uri": store.uri, "stream": stream, "failOnDataLoss": "false", "directReads": "never"}
     passing = PenstockBatchReader(parse_source_options(options))
     failing = PenstockBatchReader(parse_source_options({**options, "failOnDataLoss": "true"}))

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from penstock.server.standalone_process import StandaloneProcess
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'penstock[spark]'")
@@ -22,6 +24,8 @@ from penstock.spark.options import parse_source_options, source_columns  # noqa:
 from support.spark_queries import read  # noqa: E402
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.client.sync import Client
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -45,14 +49,17 @@ KIND = pa.struct(
 )
 
 
-def decode(events: list[bytes], *, form: str = "json", schema: str | None = None, lenient: bool = True, kind=KIND):
+def decode(
+    events: list[bytes], *, form: str = "json", schema: str | None = None, lenient: bool = True, kind: Any = KIND
+) -> dict[str, list[Any]]:
     decoder = EventDecoder(Decoding(form, schema, lenient), kind)
     raw = pa.RecordBatch.from_pydict(
         {"event": pa.array(events, pa.binary()), "offset": pa.array(range(len(events)), pa.int64())}
     )
     (batch,) = decoder.decoded([raw], ("value", "malformed", "offset"), "a/b/0")
     assert batch.schema.field("value").type == kind
-    return batch.to_pydict()
+    columns: dict[str, list[Any]] = batch.to_pydict()
+    return columns
 
 
 def test_json_of_every_type_is_decoded_and_unknown_fields_are_left_out() -> None:
@@ -231,7 +238,9 @@ def test_a_type_that_cannot_be_decoded_is_refused_before_any_task() -> None:
             EventDecoder(Decoding("json", None, False), kind)
 
 
-def test_a_session_reads_json_and_avro_as_columns(spark, store, client: Client, new_stream) -> None:
+def test_a_session_reads_json_and_avro_as_columns(
+    spark: SparkSession, store: StandaloneProcess, client: Client, new_stream: Callable[..., str]
+) -> None:
     stream = new_stream(1)
     at = datetime(2026, 11, 22, 10, 30, tzinfo=UTC)
     order = {
@@ -249,12 +258,12 @@ def test_a_session_reads_json_and_avro_as_columns(spark, store, client: Client, 
     assert (first.id, first.x, first.malformed) == (1, 2.5, None)
     assert (second.id, bytes(second.malformed)) == (None, b"no")
     # A schema of the reader's says it, too; what is malformed ends the query, with its place.
-    frame = spark.read.format("penstock").options(uri=store.uri, stream=stream, decode="json")
+    reader = spark.read.format("penstock").options(uri=store.uri, stream=stream, decode="json")
     with pytest.raises(Exception, match=r"the event at byte 34 is no json record"):
-        frame.schema("value struct<id: bigint>, offset bigint").load().collect()
+        reader.schema("value struct<id: bigint>, offset bigint").load().collect()
     end = json.dumps({"positions": {"0": 34}, "scope": stream.split("/")[0], "stream": stream.split("/")[1], "v": 1})
     schema = "VALUE struct<id: bigint not null> not null, offset bigint"
-    (row,) = frame.schema(schema).option("until", end).load().collect()
+    (row,) = reader.schema(schema).option("until", end).load().collect()
     assert (row.VALUE.id, row.offset) == (1, 0)
     start = end.replace("34", "44")
     frame = read(spark, store, stream, decode="avro", decodeSchema=json.dumps(avro), start=start)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from penstock.server.standalone_process import StandaloneProcess
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
@@ -16,13 +19,18 @@ from penstock.spark.planner import ByteRange
 from penstock.spark.store import StoredStream, close_clients
 from support.spark_queries import events_of, read
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.client.sync import Client
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 _LOGGING = "spark.sql.pyspark.worker.logging.enabled"
 
 
 @pytest.fixture
-def worker_logs(spark) -> Iterator[object]:
+def worker_logs(spark: SparkSession) -> Iterator[object]:
     """Return a function that waits until tasks have said so much of their reads of a stream; it returns the latest."""
     before = spark.conf.get(_LOGGING, "false")
     spark.conf.set(_LOGGING, "true")
@@ -38,10 +46,10 @@ def worker_logs(spark) -> Iterator[object]:
             time.sleep(0.5)
 
     yield said
-    spark.conf.set(_LOGGING, before)
+    spark.conf.set(_LOGGING, before or "false")
 
 
-def flushed(store, stream: str, tail: int, wanted_bytes: int) -> int:
+def flushed(store: StandaloneProcess, stream: str, tail: int, wanted_bytes: int) -> int:
     """Wait until long-term storage has so much of the only segment; return how much it has."""
     seen = StoredStream(StoreSettings(store.uri), *stream.split("/"))
     deadline_s = time.monotonic() + 120
@@ -55,7 +63,14 @@ def flushed(store, stream: str, tail: int, wanted_bytes: int) -> int:
         time.sleep(0.2)
 
 
-def test_tasks_report_whether_they_read_chunks_directly(spark, store, client, new_stream, write, worker_logs) -> None:
+def test_tasks_report_whether_they_read_chunks_directly(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    worker_logs: Callable[[str, int], str],
+) -> None:
     """The proof: a chunk that was damaged without the store's knowledge fails a query that reads chunks only.
 
     The store still has those bytes in memory, so a query that may use it continues from that very byte, and reports

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.server.standalone_process import StandaloneProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "spark.md"
@@ -35,7 +39,9 @@ def test_the_guide_lists_every_option() -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_readme_getting_started_and_the_spark_guides_work_one_after_another(spark, tmp_path) -> None:
+def test_readme_getting_started_and_the_spark_guides_work_one_after_another(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Each as one program, against one server, in the order of reading; the README's part on Spark, too."""
     assert len(snippets(GUIDE)) >= 5
     # The session is shared: what other tests have left is theirs.

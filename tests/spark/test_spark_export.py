@@ -61,7 +61,7 @@ def test_executors_write_each_event_into_one_file_that_counts(
         head, tail = client.head(stream), client.tail(stream)
     if kind == "parquet":
         # Its module is none that workers know.
-        cloudpickle.register_pickle_by_value(__import__("sys").modules[__name__])
+        cloudpickle.register_pickle_by_value(__import__("sys").modules[__name__])  # type: ignore[no-untyped-call]
         target: Any = DoomedDirectory(tmp_path / "out", stream, SHAPE.schema)
     else:
         pytest.importorskip("pyiceberg", reason="needs the extra: penstock[iceberg]")

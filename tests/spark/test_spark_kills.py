@@ -1,4 +1,4 @@
-"""A query and an export whose driver, workers, store and exporter are killed at random points, by night; and the count.
+"""Random kills of the driver, workers, store and exporter of a query and an export, in nightly runs; and the count.
 
 What is counted of these runs is that nothing is missing or doubled: so it is shown that the count finds both.
 """

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,10 +19,16 @@ from penstock.model.errors import (
     OutcomeUnknownError,
     UnsupportedOperationError,
 )
+from penstock.server.standalone_process import StandaloneProcess
 from penstock.spark.lag import QUERY_COUNT_MAX, TAIL_COUNT_MAX, LagTracker, QueryLag, SegmentLag
 from penstock.spark.planner import Extent
 from penstock.spark.store import StoredStream
 from support.spark_queries import follow, run_to_the_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.client.sync import Client
 
 #: The first segment of the second epoch.
 NEXT = 1 << 32
@@ -233,7 +240,7 @@ def test_a_stream_that_is_new_and_was_scaled_before_is_not_whole() -> None:
 class Listened:
     """A session's listener, and what it has told of one query."""
 
-    def __init__(self, spark) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         from penstock.spark import LagListener
 
         self._told: list[QueryLag] = []
@@ -260,7 +267,13 @@ class Listened:
 
 @pytest.mark.spark
 def test_a_query_that_is_held_behind_tells_the_lag_that_it_has(
-    spark, store, client, new_stream, write, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Four events of ten in each micro-batch: against the tail that the store tells."""
     caplog.set_level(logging.INFO, logger="penstock.spark.listener")
@@ -268,7 +281,7 @@ def test_a_query_that_is_held_behind_tells_the_lag_that_it_has(
     write(stream, 10)
     (tail,) = client.tail(stream).positions.values()
     with Listened(spark) as listened:
-        frame = follow(spark, store, stream, start="earliest", maxEventsPerTrigger=4)
+        frame = follow(spark, store, stream, start="earliest", maxEventsPerTrigger="4")
         query = run_to_the_end(frame, tmp_path / "out", tmp_path / "cp")
         told = listened.told_of(str(query.id), 2)
     assert [told[batch].byte_count for batch in range(3)] == [tail * 6 // 10, tail * 2 // 10, 0]
@@ -301,7 +314,7 @@ def test_the_listener_keeps_the_latest_of_each_query_that_runs(caplog: pytest.Lo
 
 
 def test_the_listener_sends_a_bounded_number_of_requests_per_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each report begins anew."""
+    """Each report restarts."""
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
     from penstock.spark import LagListener, listener
 

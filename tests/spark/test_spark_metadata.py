@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import pytest
+
+from penstock.server.standalone_process import StandaloneProcess
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
@@ -11,15 +16,22 @@ from penstock.spark.metadata_tables import MetadataReader, MetadataTable, metada
 from penstock.spark.options import Column, parse_metadata_options
 from support.spark_queries import read, scale
 
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+    from penstock.client.sync import Client
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-def table(spark, store, name: str, **options: str):
+def table(spark: SparkSession, store: StandaloneProcess, name: str, **options: str) -> list[Row]:
     frame = spark.read.format("penstock").options(uri=store.uri, metadata=name, **options).load()
     return frame.orderBy(frame.columns[0]).collect()
 
 
-def test_streams_of_a_scope(spark, store, client, new_stream) -> None:
+def test_streams_of_a_scope(
+    spark: SparkSession, store: StandaloneProcess, client: Client, new_stream: Callable[..., str]
+) -> None:
     """As Pravega's own connector names them; it requires a stream as well, of which only the scope counts."""
     stream = new_stream(1)
     scope, _, name = stream.partition("/")
@@ -30,7 +42,9 @@ def test_streams_of_a_scope(spark, store, client, new_stream) -> None:
     assert set(table(spark, store, "streams", stream=stream)) == set(rows)
 
 
-def test_a_schema_narrows_orders_and_renames_the_columns_of_a_table(spark, store, new_stream) -> None:
+def test_a_schema_narrows_orders_and_renames_the_columns_of_a_table(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str]
+) -> None:
     stream = new_stream(1)
     scope, _, name = stream.partition("/")
     source = spark.read.format("penstock").options(uri=store.uri, metadata="Streams", scope=scope)
@@ -49,7 +63,13 @@ def test_a_table_with_null_in_a_column_that_is_not_null_is_refused() -> None:
         MetadataReader(table, options, [Column("A", "int", is_nullable=False)]).partitions()
 
 
-def test_where_a_stream_begins_and_ends_in_texts_that_reads_take(spark, store, client, new_stream, write) -> None:
+def test_where_a_stream_begins_and_ends_in_texts_that_reads_take(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+) -> None:
     stream = new_stream(2)
     write(stream, 20)
     client.truncate_stream(client.tail(stream))
@@ -61,7 +81,13 @@ def test_where_a_stream_begins_and_ends_in_texts_that_reads_take(spark, store, c
     assert frame.count() == 10
 
 
-def test_the_segment_table_has_the_retained_segments(spark, store, client, new_stream, write) -> None:
+def test_the_segment_table_has_the_retained_segments(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+) -> None:
     stream = new_stream(2)
     write(stream, 20)
     scale(store, stream, [0], [(0.0, 0.25), (0.25, 0.5)])
@@ -77,7 +103,9 @@ def test_the_segment_table_has_the_retained_segments(spark, store, client, new_s
     assert all(row.start_offset == row.length for row in rows)
 
 
-def test_segments_of_more_epochs_than_are_requested_at_once_come_once_each(store, client, new_stream) -> None:
+def test_segments_of_more_epochs_than_are_requested_at_once_come_once_each(
+    store: StandaloneProcess, client: Client, new_stream: Callable[..., str]
+) -> None:
     """The oldest begins a page of epochs or two before the latest."""
     stream = new_stream(2)
     for _ in range(105):
@@ -89,7 +117,9 @@ def test_segments_of_more_epochs_than_are_requested_at_once_come_once_each(store
     ]  # fmt: skip
 
 
-def test_open_transactions_and_what_sinks_have_on_record(spark, store, client, new_stream) -> None:
+def test_open_transactions_and_what_sinks_have_on_record(
+    spark: SparkSession, store: StandaloneProcess, client: Client, new_stream: Callable[..., str]
+) -> None:
     stream = new_stream(1)
     scope = stream.partition("/")[0]
     transaction = client.begin_transaction(stream)
@@ -110,12 +140,14 @@ def test_open_transactions_and_what_sinks_have_on_record(spark, store, client, n
     assert mine[0].changed is not None
 
 
-def test_a_ledger_without_writes_is_empty(spark, store, client) -> None:
+def test_a_ledger_without_writes_is_empty(spark: SparkSession, store: StandaloneProcess, client: Client) -> None:
     client.create_scope("never-written")
     assert table(spark, store, "Ledger", scope="never-written") == []
 
 
-def test_an_unknown_table_is_refused_with_the_nearest_name(spark, store, new_stream) -> None:
+def test_an_unknown_table_is_refused_with_the_nearest_name(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str]
+) -> None:
     stream = new_stream(1)
     with pytest.raises(Exception, match="did you mean 'StreamInfo'"):
         table(spark, store, "StreamInfos", stream=stream)

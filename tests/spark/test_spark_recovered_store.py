@@ -1,4 +1,4 @@
-"""Spark reads a store whose machine was lost, built anew from its long-term storage in a bucket."""
+"""Spark reads a store whose machine was lost, built again from its long-term storage in a bucket."""
 
 from __future__ import annotations
 

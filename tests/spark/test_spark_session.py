@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -26,11 +27,16 @@ from penstock.server.standalone_process import StandaloneProcess
 from support.live_writer import SLOW_S, LiveWriter
 from support.spark_queries import events_of, follow, read, run_to_the_end, scale
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.client.sync import Client
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_the_format_is_found_without_registration_and_batch_count_equals_writes(
-    spark, store, new_stream: Callable[..., str], write
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], write: Callable[..., list[bytes]]
 ) -> None:
     """Nothing in these tests registers the source: the package `pyspark_penstock` on the path is all there is."""
     stream = new_stream(3)
@@ -43,7 +49,13 @@ def test_the_format_is_found_without_registration_and_batch_count_equals_writes(
     assert events_of(frame) == Counter(events)
 
 
-def test_rows_name_their_place_and_keep_their_order(spark, store, client, new_stream, write) -> None:
+def test_rows_name_their_place_and_keep_their_order(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+) -> None:
     stream = new_stream(2)
     write(stream, 200)
     rows = read(spark, store, stream).collect()
@@ -59,7 +71,9 @@ def test_rows_name_their_place_and_keep_their_order(spark, store, client, new_st
             by_key[number % 17] = number
 
 
-def test_columns_narrow_the_schema(spark, store, new_stream, write) -> None:
+def test_columns_narrow_the_schema(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], write: Callable[..., list[bytes]]
+) -> None:
     stream = new_stream(1)
     events = write(stream, 10)
     frame = read(spark, store, stream, columns="offset,event")
@@ -67,7 +81,9 @@ def test_columns_narrow_the_schema(spark, store, new_stream, write) -> None:
     assert [(row.offset, row.event) for row in frame.collect()] == [(28 * at, each) for at, each in enumerate(events)]
 
 
-def test_a_schema_of_the_users_narrows_the_columns_too(spark, store, new_stream, write) -> None:
+def test_a_schema_of_the_users_narrows_the_columns_too(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], write: Callable[..., list[bytes]]
+) -> None:
     stream = new_stream(1)
     events = write(stream, 10)
     source = spark.read.format("penstock").options(uri=store.uri, stream=stream)
@@ -91,13 +107,21 @@ def test_a_schema_of_the_users_narrows_the_columns_too(spark, store, new_stream,
     assert [tuple(row) for row in found] == wanted
 
 
-def test_load_takes_a_list_of_streams(spark, store, new_stream, write) -> None:
+def test_load_takes_a_list_of_streams(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], write: Callable[..., list[bytes]]
+) -> None:
     one, other = new_stream(1), new_stream(1)
     events = write(one, 5) + write(other, 5, first=5)
     assert events_of(spark.read.format("penstock").option("uri", store.uri).load([one, other])) == Counter(events)
 
 
-def test_an_empty_stream_and_an_empty_range_give_no_rows(spark, store, client, new_stream, write) -> None:
+def test_an_empty_stream_and_an_empty_range_give_no_rows(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+) -> None:
     stream = new_stream(2)
     assert read(spark, store, stream).count() == 0
     write(stream, 10)
@@ -105,7 +129,13 @@ def test_an_empty_stream_and_an_empty_range_give_no_rows(spark, store, client, n
     assert read(spark, store, stream, startingStreamCut=tail).collect() == []
 
 
-def test_a_batch_reads_from_one_cut_to_another(spark, store, client, new_stream, write) -> None:
+def test_a_batch_reads_from_one_cut_to_another(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+) -> None:
     stream = new_stream(2)
     write(stream, 30)
     start = client.tail(stream).to_text()
@@ -118,7 +148,9 @@ def test_a_batch_reads_from_one_cut_to_another(spark, store, client, new_stream,
     assert events_of(same) == Counter(middle)
 
 
-def test_a_segment_is_split_among_tasks_at_event_boundaries(spark, store, new_stream, write) -> None:
+def test_a_segment_is_split_among_tasks_at_event_boundaries(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], write: Callable[..., list[bytes]]
+) -> None:
     stream = new_stream(1)
     events = write(stream, 1000)
     frame = read(spark, store, stream, minPartitions=4)
@@ -127,7 +159,9 @@ def test_a_segment_is_split_among_tasks_at_event_boundaries(spark, store, new_st
     assert events_of(read(spark, store, stream, maxBytesPerPartition=3000)) == Counter(events)
 
 
-def test_large_and_empty_events_pass_both_ways(spark, store, client, new_stream) -> None:
+def test_large_and_empty_events_pass_both_ways(
+    spark: SparkSession, store: StandaloneProcess, client: Client, new_stream: Callable[..., str]
+) -> None:
     stream = new_stream(1)
     events = [b"", b"x" * (5 << 20), b"y"]
     frame = spark.createDataFrame([(bytearray(event), "k") for event in events], "event binary, routing_key string")
@@ -136,7 +170,9 @@ def test_large_and_empty_events_pass_both_ways(spark, store, client, new_stream)
 
 
 @pytest.mark.parametrize("event_type", ["string", "binary"])
-def test_a_written_frame_is_read_back(spark, store, new_stream, event_type: str) -> None:
+def test_a_written_frame_is_read_back(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], event_type: str
+) -> None:
     stream = new_stream(2)
     frame = spark.range(5000).select(
         F.concat(F.lit("é-"), F.col("id").cast("string")).cast(event_type).alias("event"),
@@ -157,19 +193,25 @@ def test_a_written_frame_is_read_back(spark, store, new_stream, event_type: str)
         (["cast(id as string) as event", "id"], "column 'id' cannot be stored in an event"),
     ],
 )
-def test_a_frame_that_cannot_be_written_is_refused(spark, store, new_stream, select: list[str], complaint: str) -> None:
+def test_a_frame_that_cannot_be_written_is_refused(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], select: list[str], complaint: str
+) -> None:
     frame = spark.range(3).selectExpr(*select)
     with pytest.raises(Exception, match=complaint):
         frame.write.format("penstock").options(uri=store.uri, stream=new_stream(1)).mode("append").save()
 
 
-def test_overwriting_a_stream_is_refused(spark, store, new_stream) -> None:
+def test_overwriting_a_stream_is_refused(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str]
+) -> None:
     frame = spark.range(3).selectExpr("cast(id as string) as event")
     with pytest.raises(Exception, match="only appends"):
         frame.write.format("penstock").options(uri=store.uri, stream=new_stream(1)).mode("overwrite").save()
 
 
-def test_null_events_fail_the_write(spark, store, new_stream) -> None:
+def test_null_events_fail_the_write(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str]
+) -> None:
     frame = spark.createDataFrame([("a",), (None,)], "event string")
     with pytest.raises(Exception, match="null event"):
         frame.coalesce(1).write.format("penstock").options(uri=store.uri, stream=new_stream(1)).mode("append").save()
@@ -184,19 +226,25 @@ def test_null_events_fail_the_write(spark, store, new_stream) -> None:
         ({"stream": "a/b", "startingStreamCut": "yesterday"}, "give 'earliest', 'latest' or the JSON text"),
     ],
 )
-def test_a_bad_read_is_refused(spark, store, options: dict[str, str], complaint: str) -> None:
+def test_a_bad_read_is_refused(
+    spark: SparkSession, store: StandaloneProcess, options: dict[str, str], complaint: str
+) -> None:
     with pytest.raises(Exception, match=complaint):
         spark.read.format("penstock").options(uri=store.uri, **options).load().count()
 
 
-def test_a_cut_inside_an_event_is_refused(spark, store, new_stream, write) -> None:
+def test_a_cut_inside_an_event_is_refused(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], write: Callable[..., list[bytes]]
+) -> None:
     stream = new_stream(1)
     write(stream, 10)
     with pytest.raises(Exception, match="does not lie on an event boundary"):
         read(spark, store, stream, endingStreamCut='{"cut":{"0":30}}').collect()
 
 
-def test_cuts_that_the_stream_does_not_reach_are_refused(spark, store, new_stream, write) -> None:
+def test_cuts_that_the_stream_does_not_reach_are_refused(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], write: Callable[..., list[bytes]]
+) -> None:
     stream = new_stream(1)
     write(stream, 10)
     with pytest.raises(Exception, match="after the end of the stream"):
@@ -204,7 +252,11 @@ def test_cuts_that_the_stream_does_not_reach_are_refused(spark, store, new_strea
 
 
 def test_a_truncated_stream_is_read_from_its_head_and_older_cuts_are_refused(
-    spark, store, client, new_stream, write
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
 ) -> None:
     stream = new_stream(1)
     old = client.tail(stream).to_text()
@@ -216,7 +268,9 @@ def test_a_truncated_stream_is_read_from_its_head_and_older_cuts_are_refused(
         read(spark, store, stream, startingStreamCut=old).count()
 
 
-def test_sql_finds_the_format_too(spark, store, new_stream, write) -> None:
+def test_sql_finds_the_format_too(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], write: Callable[..., list[bytes]]
+) -> None:
     stream = new_stream(2)
     write(stream, 25)
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING penstock OPTIONS (uri '{store.uri}', stream '{stream}')")
@@ -227,7 +281,13 @@ def test_sql_finds_the_format_too(spark, store, new_stream, write) -> None:
         spark.sql(f"INSERT INTO v SELECT {event}, '{scope}', '{name}', 0L, 0L")
 
 
-def test_a_query_by_processing_time_follows_the_stream(spark, store, new_stream, write, tmp_path: Path) -> None:
+def test_a_query_by_processing_time_follows_the_stream(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    tmp_path: Path,
+) -> None:
     """No AvailableNow here: the query idles at the tail, takes what is written then, and reports the tail."""
     stream = new_stream(2)
     events = write(stream, 10)
@@ -250,7 +310,14 @@ def test_a_query_by_processing_time_follows_the_stream(spark, store, new_stream,
     assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
 
 
-def test_byte_limited_batches_end_on_event_boundaries(spark, store, new_stream, write, live, tmp_path: Path) -> None:
+def test_byte_limited_batches_end_on_event_boundaries(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+    tmp_path: Path,
+) -> None:
     """100 bytes hold three events of 28: each batch has at most that, and all batches have everything once."""
     stream = new_stream(2)
     events = write(stream, 20)
@@ -275,7 +342,12 @@ def test_byte_limited_batches_end_on_event_boundaries(spark, store, new_stream, 
 
 
 def test_a_query_starts_at_the_tail_by_default_and_continues_from_its_checkpoint(
-    spark, store, new_stream, write, live, tmp_path: Path
+    spark: SparkSession,
+    store: StandaloneProcess,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+    tmp_path: Path,
 ) -> None:
     stream, out, checkpoint = new_stream(2), tmp_path / "out", tmp_path / "checkpoint"
     old = write(stream, 10)
@@ -293,7 +365,14 @@ def test_a_query_starts_at_the_tail_by_default_and_continues_from_its_checkpoint
     assert not set(old) & set(found)
 
 
-def test_offsets_are_stream_cuts_in_the_checkpoint(spark, store, client, new_stream, write, tmp_path: Path) -> None:
+def test_offsets_are_stream_cuts_in_the_checkpoint(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    tmp_path: Path,
+) -> None:
     stream = new_stream(2)
     write(stream, 10)
     run_to_the_end(follow(spark, store, stream, startingStreamCut="earliest"), tmp_path / "out", tmp_path / "cp")
@@ -304,7 +383,13 @@ def test_offsets_are_stream_cuts_in_the_checkpoint(spark, store, client, new_str
     assert offset == {"positions": cut, "scope": scope, "stream": name, "since": start, "v": 1}
 
 
-def test_a_checkpoint_of_another_stream_is_refused(spark, store, new_stream, write, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_stream_is_refused(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    tmp_path: Path,
+) -> None:
     one, other = new_stream(1), new_stream(1)
     write(one, 5)
     run_to_the_end(follow(spark, store, one, startingStreamCut="earliest"), tmp_path / "out", tmp_path / "cp")
@@ -312,7 +397,13 @@ def test_a_checkpoint_of_another_stream_is_refused(spark, store, new_stream, wri
         run_to_the_end(follow(spark, store, other), tmp_path / "out", tmp_path / "cp")
 
 
-def test_a_stream_is_copied_into_another(spark, store, new_stream, write, tmp_path: Path) -> None:
+def test_a_stream_is_copied_into_another(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    tmp_path: Path,
+) -> None:
     """The streaming sink: without a failure at-least-once is once, and a second run adds only what is new."""
     source, target = new_stream(2), new_stream(2)
     events = write(source, 100)
@@ -334,7 +425,9 @@ def test_a_stream_is_copied_into_another(spark, store, new_stream, write, tmp_pa
     assert events_of(read(spark, store, target)) == Counter(events)
 
 
-def test_output_mode_complete_is_refused(spark, store, new_stream, tmp_path: Path) -> None:
+def test_output_mode_complete_is_refused(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], tmp_path: Path
+) -> None:
     frame = follow(spark, store, new_stream(1)).groupBy().count().selectExpr("cast(count as string) as event")
     with pytest.raises(Exception, match="only appends"):
         frame.writeStream.format("penstock").options(
@@ -342,7 +435,15 @@ def test_output_mode_complete_is_refused(spark, store, new_stream, tmp_path: Pat
         ).outputMode("complete").trigger(availableNow=True).start().awaitTermination()
 
 
-def test_scale_events_are_followed(spark, store, client, new_stream, write, live, tmp_path: Path) -> None:
+def test_scale_events_are_followed(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+    tmp_path: Path,
+) -> None:
     """A split and a merge lie between the first event and the last; batch and byte-limited stream read all once."""
     stream = new_stream(2)
     events = write(stream, 40)
@@ -378,7 +479,12 @@ query.awaitTermination()
 
 
 def test_a_query_killed_and_restarted_from_its_checkpoint_reads_each_event_once(
-    spark, store, new_stream, write, live, tmp_path: Path
+    spark: SparkSession,
+    store: StandaloneProcess,
+    new_stream: Callable[..., str],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+    tmp_path: Path,
 ) -> None:
     """A driver of its own, JVM included, is killed with SIGKILL between two batches of many; another one continues.
 
@@ -412,7 +518,7 @@ def test_a_query_killed_and_restarted_from_its_checkpoint_reads_each_event_once(
     assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
 
 
-def test_the_store_may_restart_between_two_runs_of_a_query(spark, tmp_path: Path) -> None:
+def test_the_store_may_restart_between_two_runs_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
     """A store of its own is stopped and started on the same data; the same session, with its old workers, continues."""
     stream = "restarts/events"
     with StandaloneProcess(tmp_path / "store") as own:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.live_writer import LiveWriter
+
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
 from hypothesis import given
@@ -39,6 +41,8 @@ from support.live_writer import SLOW_S, check_gapless
 from support.spark_queries import read, run_to_the_end, scale
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock.client.sync import Client
     from penstock.server.standalone_process import StandaloneProcess
 
@@ -141,7 +145,10 @@ def test_messages_name_segment_and_stream() -> None:
 
 
 def test_a_new_stream_is_read_from_its_beginning_and_a_batch_comes_again_as_it_was(
-    store, new_streams, write, live
+    store: StandaloneProcess,
+    new_streams: Callable[..., list[str]],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
 ) -> None:
     scope, first, other = new_streams("orders-1", "others")
     writer = live(first)
@@ -169,7 +176,12 @@ def test_a_new_stream_is_read_from_its_beginning_and_a_batch_comes_again_as_it_w
     check_gapless(everything, of_stream(seen, first).elements())
 
 
-def test_limits_are_of_all_streams_and_each_gets_its_share(store, new_streams, write, live) -> None:
+def test_limits_are_of_all_streams_and_each_gets_its_share(
+    store: StandaloneProcess,
+    new_streams: Callable[..., list[str]],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+) -> None:
     scope, small, large = new_streams("a", "b", segment_count=1)
     events = written(small, write(small, 10)) + written(large, write(large, 90))
     writer = live(large, SLOW_S)
@@ -188,7 +200,9 @@ def test_limits_are_of_all_streams_and_each_gets_its_share(store, new_streams, w
     assert query.plan() == query.at
 
 
-def test_a_pattern_that_finds_nothing_waits_for_its_first_stream(store, new_streams, live) -> None:
+def test_a_pattern_that_finds_nothing_waits_for_its_first_stream(
+    store: StandaloneProcess, new_streams: Callable[..., list[str]], live: Callable[..., LiveWriter]
+) -> None:
     (scope,) = new_streams()
     query = Query(store, f"{scope}/orders-*", start="latest")
     assert json.loads(query.at) == {"streams": {}, "v": 2}
@@ -206,7 +220,7 @@ def test_a_pattern_that_finds_nothing_waits_for_its_first_stream(store, new_stre
 
 
 def test_patterns_look_for_streams_from_time_to_time_and_within_bounds(
-    store, new_streams, monkeypatch: pytest.MonkeyPatch
+    store: StandaloneProcess, new_streams: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scope, *_ = new_streams("a", "b")
     query = Query(store, f"{scope}/*", streamRefreshInterval="10s")
@@ -223,7 +237,7 @@ def test_patterns_look_for_streams_from_time_to_time_and_within_bounds(
         Query(store, f"{scope}/x*")
 
 
-def test_a_stream_that_is_named_must_exist(store, new_streams) -> None:
+def test_a_stream_that_is_named_must_exist(store: StandaloneProcess, new_streams: Callable[..., list[str]]) -> None:
     scope, stream = new_streams("a")
     with pytest.raises(NoSuchStreamError, match=f"stream {scope}/missing does not exist"):
         Query(store, f"{stream},{scope}/missing")
@@ -239,9 +253,15 @@ def delete(client: Client, stream: str) -> None:
 
 @pytest.mark.parametrize("is_planned", [False, True])
 def test_a_deleted_stream_follows_the_option_fail_on_data_loss(
-    store, client, new_streams, write, live, caplog, is_planned: bool
+    store: StandaloneProcess,
+    client: Client,
+    new_streams: Callable[..., list[str]],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+    caplog: pytest.LogCaptureFixture,
+    is_planned: bool,
 ) -> None:
-    """Deleted before its batch is planned, or before it is read; made anew, it is read from its beginning."""
+    """Deleted before its batch is planned, or before it is read; created again, it is read from its beginning."""
     scope, kept, gone = new_streams("a", "b")
     writer = live(kept)
     names = f"{kept},{scope}/b*"
@@ -262,12 +282,12 @@ def test_a_deleted_stream_follows_the_option_fail_on_data_loss(
     assert {stream for stream, _ in rows} == {kept}
     assert f"stream {gone}, which was deleted" in caplog.text
     new_streams("b")
-    anew = Counter(write(gone, 3, first=50))
+    again = Counter(write(gone, 3, first=50))
     seen += rows + passing.step()
-    assert of_stream(seen, gone) == anew
+    assert of_stream(seen, gone) == again
     # A query that has not looked in between knows the new stream by its segments.
     late = Query(store, names, at=start, failOnDataLoss="false")
-    assert of_stream(late.step(), gone) == anew
+    assert of_stream(late.step(), gone) == again
     with pytest.raises(Exception, match="lost"):
         Query(store, names, at=start).step()
     events = writer.stop()
@@ -275,7 +295,12 @@ def test_a_deleted_stream_follows_the_option_fail_on_data_loss(
     assert of_stream(seen, kept) == Counter(events)
 
 
-def test_a_query_of_one_stream_continues_as_one_of_several(store, new_streams, write, live) -> None:
+def test_a_query_of_one_stream_continues_as_one_of_several(
+    store: StandaloneProcess,
+    new_streams: Callable[..., list[str]],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+) -> None:
     scope, first, second = new_streams("a", "b")
     writer = live(first)
     alone = Query(store, first)
@@ -295,7 +320,13 @@ def test_a_query_of_one_stream_continues_as_one_of_several(store, new_streams, w
     assert set(json.loads(fewer.at)["streams"]) == {first}
 
 
-def test_cuts_are_of_some_streams_and_the_others_are_read_whole(store, client, new_streams, write, live) -> None:
+def test_cuts_are_of_some_streams_and_the_others_are_read_whole(
+    store: StandaloneProcess,
+    client: Client,
+    new_streams: Callable[..., list[str]],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+) -> None:
     scope, first, second = new_streams("a", "b")
     writer = live(first)
     writer.wait_for(5)
@@ -313,7 +344,12 @@ def test_cuts_are_of_some_streams_and_the_others_are_read_whole(store, client, n
     assert batch_events(reader._options) == Counter(event for _, event in wanted.elements())
 
 
-def test_a_run_to_the_current_end_ignores_later_streams(store, new_streams, write, live) -> None:
+def test_a_run_to_the_current_end_ignores_later_streams(
+    store: StandaloneProcess,
+    new_streams: Callable[..., list[str]],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+) -> None:
     scope, first = new_streams("a")
     writer = live(first)
     query = Query(store, f"{scope}/*")
@@ -333,7 +369,9 @@ def test_a_run_to_the_current_end_ignores_later_streams(store, new_streams, writ
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_a_query_starts_and_ends_at_times_and_its_end_is_one(store, new_streams, live, is_alone: bool) -> None:
+def test_a_query_starts_and_ends_at_times_and_its_end_is_one(
+    store: StandaloneProcess, new_streams: Callable[..., list[str]], live: Callable[..., LiveWriter], is_alone: bool
+) -> None:
     """Stores come to know times better as a segment grows; what a query once took for its end stays that."""
     scope, stream = new_streams("a", segment_count=1)
     name = stream if is_alone else f"{scope}/*"
@@ -362,7 +400,14 @@ def test_a_query_starts_and_ends_at_times_and_its_end_is_one(store, new_streams,
     assert batch_events(options) == Counter(event for _, event in rows.elements())
 
 
-def test_streams_of_a_pattern_scale_under_a_query(spark, store, new_streams, write, live, tmp_path: Path) -> None:
+def test_streams_of_a_pattern_scale_under_a_query(
+    spark: SparkSession,
+    store: StandaloneProcess,
+    new_streams: Callable[..., list[str]],
+    write: Callable[..., list[bytes]],
+    live: Callable[..., LiveWriter],
+    tmp_path: Path,
+) -> None:
     """In a session: rows name their streams, and a second run finds a stream that is new."""
     scope, first = new_streams("orders-1", segment_count=1)
     frame = spark.readStream.format("penstock").options(uri=store.uri, start="earliest", maxBytesPerTrigger=600)
@@ -387,7 +432,11 @@ def test_streams_of_a_pattern_scale_under_a_query(spark, store, new_streams, wri
 
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_micro_batch_ends_amid_no_transaction(
-    store, client, new_streams, monkeypatch: pytest.MonkeyPatch, is_alone: bool
+    store: StandaloneProcess,
+    client: Client,
+    new_streams: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    is_alone: bool,
 ) -> None:
     """Each has one event in each of two segments, and each micro-batch ends after the same number of them in both.
 

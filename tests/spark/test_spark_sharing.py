@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from penstock.server.standalone_process import StandaloneProcess
+from support.live_writer import LiveWriter
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
@@ -29,6 +33,9 @@ from penstock.spark.sharing import (
 )
 from penstock.spark.source import PenstockStreamReader
 from penstock.spark.store import StoredStream
+
+if TYPE_CHECKING:
+    from penstock.client.sync import Client
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -177,7 +184,13 @@ def test_events_of_segments_that_have_few_are_given_to_others() -> None:
 @pytest.mark.parametrize("limit", [ReadMaxBytes(100_000), ReadMaxRows(400)])
 @pytest.mark.parametrize("fails_on_loss", ["true", "false"])
 def test_a_stream_of_very_many_segments_is_read_once_in_full_batches(
-    store, client, new_stream, live, monkeypatch: pytest.MonkeyPatch, limit, fails_on_loss: str
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    live: Callable[..., LiveWriter],
+    monkeypatch: pytest.MonkeyPatch,
+    limit: ReadMaxBytes | ReadMaxRows,
+    fails_on_loss: str,
 ) -> None:
     """Requests for single segments are counted: there are far fewer of them than segments."""
     stream = new_stream(300)
@@ -190,7 +203,7 @@ def test_a_stream_of_very_many_segments_is_read_once_in_full_batches(
     def count(name: str) -> None:
         original = getattr(StoredStream, name)
 
-        def counted(self, *args):
+        def counted(self: StoredStream, *args: Any) -> Any:
             calls[name] += 1
             return original(self, *args)
 

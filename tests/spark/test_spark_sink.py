@@ -8,9 +8,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from penstock.server.standalone_process import StandaloneProcess
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
@@ -21,13 +25,18 @@ import penstock.aio
 from penstock.quickstart import process_tree
 from penstock.spark.ledger import BatchState, Ledger, LedgerRow, SinkIdentity
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.client.sync import Client
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 GUARD_S = 240.0
 BATCHES_WAITED = 5
 
 
-def rows_of(spark, count: int, first: int = 0):
+def rows_of(spark: SparkSession, count: int, first: int = 0) -> DataFrame:
     return spark.range(first, first + count, numPartitions=3).select(
         F.concat(F.lit("row "), F.col("id")).alias("event"), (F.col("id") % 5).cast("string").alias("routing_key")
     )
@@ -37,12 +46,12 @@ def expected(count: int, first: int = 0) -> Counter[bytes]:
     return Counter(b"row %d" % number for number in range(first, first + count))
 
 
-def write(frame, store, stream: str | None, **options: object) -> None:
-    given = {"uri": store.uri, **options} | ({} if stream is None else {"stream": stream})
+def write(frame: DataFrame, store: StandaloneProcess, stream: str | None, **options: str | int) -> None:
+    given: dict[str, str | int] = {"uri": store.uri, **options} | ({} if stream is None else {"stream": stream})
     frame.write.format("penstock").options(**given).mode("append").save()
 
 
-def events(client, stream: str) -> Counter[bytes]:
+def events(client: Client, stream: str) -> Counter[bytes]:
     with (
         client.reader_group(f"look-{time.time_ns()}", [stream], until="latest") as group,
         group.reader("r") as reader,
@@ -58,18 +67,22 @@ def row_of(uri: str, app: str, stream: str) -> LedgerRow:
     return asyncio.run(look())
 
 
-def open_transactions(client, stream: str) -> list[str]:
+def open_transactions(client: Client, stream: str) -> list[str]:
     return [each.id for each in client.open_transactions(stream)]
 
 
-def test_a_batch_write_is_there_as_a_whole(spark, store, client, new_stream) -> None:
+def test_a_batch_write_is_there_as_a_whole(
+    spark: SparkSession, store: StandaloneProcess, client: Client, new_stream: Callable[..., str]
+) -> None:
     stream = new_stream(2)
     write(rows_of(spark, 1000), store, stream)
     assert events(client, stream) == expected(1000)
     assert open_transactions(client, stream) == []
 
 
-def test_a_batch_write_that_fails_leaves_nothing_to_read(spark, store, client, new_stream) -> None:
+def test_a_batch_write_that_fails_leaves_nothing_to_read(
+    spark: SparkSession, store: StandaloneProcess, client: Client, new_stream: Callable[..., str]
+) -> None:
     """One row of a thousand is null: the tasks that had been written by then are undone."""
     stream = new_stream(2)
     frame = rows_of(spark, 1000).withColumn("event", F.when(F.col("event") != "row 999", F.col("event")))
@@ -84,7 +97,9 @@ def test_a_batch_write_that_fails_leaves_nothing_to_read(spark, store, client, n
         time.sleep(0.1)
 
 
-def test_a_job_that_is_run_again_writes_nothing_more(spark, store, client, new_stream) -> None:
+def test_a_job_that_is_run_again_writes_nothing_more(
+    spark: SparkSession, store: StandaloneProcess, client: Client, new_stream: Callable[..., str]
+) -> None:
     stream = new_stream(2)
     for _ in range(2):
         write(rows_of(spark, 200), store, stream, jobId="backfill")
@@ -95,7 +110,9 @@ def test_a_job_that_is_run_again_writes_nothing_more(spark, store, client, new_s
     assert events(client, stream) == expected(300)
 
 
-def test_rows_name_their_streams(spark, store, client, new_stream) -> None:
+def test_rows_name_their_streams(
+    spark: SparkSession, store: StandaloneProcess, client: Client, new_stream: Callable[..., str]
+) -> None:
     even, odd = new_stream(1), new_stream(1)
     scope = even.split("/")[0]
     frame = rows_of(spark, 100).withColumn(
@@ -106,7 +123,9 @@ def test_rows_name_their_streams(spark, store, client, new_stream) -> None:
     assert events(client, odd) == Counter(b"row %d" % number for number in range(1, 100, 2))
 
 
-def test_errors_of_the_target_are_found_before_any_task(spark, store, client, new_stream) -> None:
+def test_errors_of_the_target_are_found_before_any_task(
+    spark: SparkSession, store: StandaloneProcess, client: Client, new_stream: Callable[..., str]
+) -> None:
     sealed = new_stream(1)
     client.seal_stream(sealed)
     for stream, complaint in ((sealed, "is sealed and takes no more"), ("spark-tests/absent", "absent")):
@@ -117,7 +136,9 @@ def test_errors_of_the_target_are_found_before_any_task(spark, store, client, ne
         write(rows_of(spark, 10).withColumn("stream", F.lit("s")), store, None, scope="no-such-scope")
 
 
-def test_a_query_uses_its_own_id_and_batches(spark, store, client, new_stream, tmp_path: Path) -> None:
+def test_a_query_uses_its_own_id_and_batches(
+    spark: SparkSession, store: StandaloneProcess, client: Client, new_stream: Callable[..., str], tmp_path: Path
+) -> None:
     """Spark says them to each task under names of its own: `sql.streaming.queryId`, `streaming.sql.batchId`."""
     source, target = new_stream(2), new_stream(2)
     write(rows_of(spark, 300), store, source)
@@ -141,13 +162,18 @@ def test_a_query_uses_its_own_id_and_batches(spark, store, client, new_stream, t
 
 @pytest.mark.parametrize("how", ["sink", "foreachBatch"])
 def test_a_query_whose_checkpoint_was_lost_fails_instead_of_dropping_its_rows(
-    spark, store, client, new_stream, tmp_path: Path, how: str
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    tmp_path: Path,
+    how: str,
 ) -> None:
     """The second query counts its batches from 0 again, under the same `appId`."""
     source, target = new_stream(1), new_stream(1)
     write(rows_of(spark, 100), store, source)
 
-    def append(frame, batch: int) -> None:
+    def append(frame: DataFrame, batch: int) -> None:
         write(frame, store, target, appId="revenue", batchId=batch)
 
     def run(checkpoint: Path) -> None:
@@ -194,7 +220,13 @@ query.awaitTermination()
 """
 
 
-def test_a_driver_that_is_killed_writes_each_row_once(store, client, new_stream, write_rows, tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_writes_each_row_once(
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    write_rows: Callable[[str, int], int],
+    tmp_path: Path,
+) -> None:
     """Driver, JVM and workers are killed as soon as an intent is seen; a second run ends the query."""
     source, target = new_stream(2), new_stream(2)
     count = write_rows(source, 2000)
@@ -244,7 +276,7 @@ def await_intent(uri: str, target: str, driver: subprocess.Popen[bytes], log: Pa
 
 
 @pytest.fixture
-def write_rows(client):
+def write_rows(client: Client) -> Callable[[str, int], int]:
     """Return a function that writes so many numbered rows and returns how many."""
 
     def write_all(stream: str, count: int) -> int:

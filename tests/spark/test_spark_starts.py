@@ -12,8 +12,12 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from penstock.server.standalone_process import StandaloneProcess
+from support.live_writer import LiveWriter
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
@@ -24,6 +28,12 @@ from penstock.spark.options import parse_source_options
 from penstock.spark.source import PenstockStreamReader
 from support.live_writer import check_gapless
 from support.spark_queries import events_of, follow, run_to_the_end, scale
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+    from penstock.client.sync import Client
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -38,7 +48,12 @@ class SparkCalls:
     """
 
     def __init__(
-        self, store, stream: str, is_available_now: bool, of: SparkCalls | None = None, **options: str
+        self,
+        store: StandaloneProcess,
+        stream: str,
+        is_available_now: bool,
+        of: SparkCalls | None = None,
+        **options: str,
     ) -> None:
         given = {"uri": store.uri, "stream": stream, "directReads": "never", **options}
         self.reader = PenstockStreamReader(parse_source_options(given))
@@ -48,7 +63,7 @@ class SparkCalls:
         if is_available_now:
             self.reader.prepareForTriggerAvailableNow()
 
-    def plan(self, limit=None) -> None:
+    def plan(self, limit: ReadLimit | None = None) -> None:
         """Store the offset of the next micro-batch, unless the batch before is not committed."""
         if len(self.offsets) > len(self.commits):
             return
@@ -69,7 +84,7 @@ class SparkCalls:
         self.commits.append(len(self.commits))
         self.committed = self.offsets[-1]
 
-    def step(self, limit=None) -> list[bytes]:
+    def step(self, limit: ReadLimit | None = None) -> list[bytes]:
         """Plan, read and commit a micro-batch, if there is one."""
         self.plan(limit)
         if len(self.offsets) == len(self.commits):
@@ -79,7 +94,7 @@ class SparkCalls:
         return events
 
 
-def start_text(client, stream: str, start: str) -> str:
+def start_text(client: Client, stream: str, start: str) -> str:
     if start == "cut":
         return client.tail(stream).to_text()
     return datetime.now(UTC).isoformat() if start == "time" else start
@@ -89,7 +104,13 @@ def start_text(client, stream: str, start: str) -> str:
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_query_on_a_live_stream_reads_each_event_from_its_start_once(
-    store, client, new_stream, live, start: str, is_available_now: bool, is_alone: bool
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    live: Callable[..., LiveWriter],
+    start: str,
+    is_available_now: bool,
+    is_alone: bool,
 ) -> None:
     stream = new_stream(2)
     writer = live(stream)
@@ -113,7 +134,12 @@ def test_a_query_on_a_live_stream_reads_each_event_from_its_start_once(
 @pytest.mark.parametrize("is_available_now", [False, True])
 @pytest.mark.parametrize("start", STARTS)
 def test_a_first_micro_batch_that_failed_is_repeated_with_its_start(
-    store, client, new_stream, live, start: str, is_available_now: bool
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    live: Callable[..., LiveWriter],
+    start: str,
+    is_available_now: bool,
 ) -> None:
     """Restarted twice, once with another start: the checkpoint decides."""
     stream = new_stream(2)
@@ -136,7 +162,9 @@ def test_a_first_micro_batch_that_failed_is_repeated_with_its_start(
     check_gapless(everything, seen)
 
 
-def test_an_empty_first_micro_batch_fixes_the_start_too(store, client, new_stream, live) -> None:
+def test_an_empty_first_micro_batch_fixes_the_start_too(
+    store: StandaloneProcess, client: Client, new_stream: Callable[..., str], live: Callable[..., LiveWriter]
+) -> None:
     """Spark runs one where a query starts and nothing is there: what comes before it is committed is not skipped."""
     stream = new_stream(2)
     query = SparkCalls(store, stream, False)
@@ -158,7 +186,9 @@ def test_an_empty_first_micro_batch_fixes_the_start_too(store, client, new_strea
     assert "since" not in json.loads(query.offsets[-1])
 
 
-def test_limits_hold_from_the_start_on_of_a_live_stream(store, new_stream, live) -> None:
+def test_limits_hold_from_the_start_on_of_a_live_stream(
+    store: StandaloneProcess, new_stream: Callable[..., str], live: Callable[..., LiveWriter]
+) -> None:
     stream = new_stream(3)
     writer = live(stream)
     writer.wait_for(20)
@@ -178,7 +208,13 @@ def test_limits_hold_from_the_start_on_of_a_live_stream(store, new_stream, live)
 @pytest.mark.parametrize("is_replayed", [False, True])
 @pytest.mark.parametrize("is_scaled", [False, True])
 def test_events_truncated_before_the_first_batch_ran_are_an_error_and_never_skipped(
-    store, client, new_stream, live, write, is_replayed: bool, is_scaled: bool
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    live: Callable[..., LiveWriter],
+    write: Callable[..., list[bytes]],
+    is_replayed: bool,
+    is_scaled: bool,
 ) -> None:
     """In the middle of a segment, and whole segments, in the process of the query and after a restart."""
     stream = new_stream(1)
@@ -206,7 +242,13 @@ def test_events_truncated_before_the_first_batch_ran_are_an_error_and_never_skip
     assert max(Counter(seen).values()) == 1
 
 
-def test_events_truncated_between_two_plans_of_a_query_are_an_error(store, client, new_stream, live, write) -> None:
+def test_events_truncated_between_two_plans_of_a_query_are_an_error(
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    live: Callable[..., LiveWriter],
+    write: Callable[..., list[bytes]],
+) -> None:
     """The start of `earliest` is the head at the first call, and does not move with retention."""
     stream = new_stream(1)
     write(stream, 10)
@@ -220,7 +262,9 @@ def test_events_truncated_between_two_plans_of_a_query_are_an_error(store, clien
         reader.partitions(reader.initialOffset(), end)
 
 
-def test_the_subscriber_of_a_query_is_one_over_all_attempts_of_its_first_batch(store, new_stream, live) -> None:
+def test_the_subscriber_of_a_query_is_one_over_all_attempts_of_its_first_batch(
+    store: StandaloneProcess, new_stream: Callable[..., str], live: Callable[..., LiveWriter]
+) -> None:
     stream = new_stream(1)
     live(stream)
     query = SparkCalls(store, stream, False, subscriber="billing")
@@ -237,7 +281,13 @@ def test_the_subscriber_of_a_query_is_one_over_all_attempts_of_its_first_batch(s
     ("start", "trigger"), [("latest", {"processingTime": "0 seconds"}), ("earliest", {"availableNow": True})]
 )
 def test_a_query_starts_and_restarts_in_a_session_while_events_are_written(
-    spark, store, new_stream, live, tmp_path: Path, start: str, trigger: dict[str, object]
+    spark: SparkSession,
+    store: StandaloneProcess,
+    new_stream: Callable[..., str],
+    live: Callable[..., LiveWriter],
+    tmp_path: Path,
+    start: str,
+    trigger: dict[str, Any],
 ) -> None:
     """Its first batch fails in the sink; then it restarts from its checkpoint, each time with rows of its own."""
     stream = new_stream(2)
@@ -246,7 +296,7 @@ def test_a_query_starts_and_restarts_in_a_session_while_events_are_written(
     batches: dict[int, Counter[bytes]] = {}
     failed: list[int] = []
 
-    def sink(frame, batch_id: int) -> None:
+    def sink(frame: DataFrame, batch_id: int) -> None:
         rows = events_of(frame)
         if batch_id in batches or batch_id in failed:
             assert batches.get(batch_id, rows) == rows, "the batch came again with other rows"
@@ -279,7 +329,13 @@ def test_a_query_starts_and_restarts_in_a_session_while_events_are_written(
 
 
 def test_another_run_with_other_options_goes_by_its_checkpoint(
-    spark, store, client, new_stream, live, write, tmp_path: Path
+    spark: SparkSession,
+    store: StandaloneProcess,
+    client: Client,
+    new_stream: Callable[..., str],
+    live: Callable[..., LiveWriter],
+    write: Callable[..., list[bytes]],
+    tmp_path: Path,
 ) -> None:
     """Start, limit, columns and a scale event change from run to run, and a producer writes throughout."""
     stream, out, checkpoint = new_stream(2), tmp_path / "out", tmp_path / "checkpoint"

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+
+from penstock.server.standalone_process import StandaloneProcess
+from support.live_writer import LiveWriter
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
@@ -47,7 +51,9 @@ def cuts(query: Query, at: str | None = None) -> dict[str, StreamCut]:
     return {name: StreamCut(*split_scoped_name(name), dict(cut)) for name, cut in place.cuts.items()}
 
 
-def test_a_query_retains_uncommitted_events(store, client, new_stream, live) -> None:
+def test_a_query_retains_uncommitted_events(
+    store: StandaloneProcess, client: Client, new_stream: Callable[..., str], live: Callable[..., LiveWriter]
+) -> None:
     """From its first micro-batch on; Spark commits a batch with the next one."""
     stream = new_stream(2)
     writer = live(stream)
@@ -78,7 +84,13 @@ def test_a_query_retains_uncommitted_events(store, client, new_stream, live) -> 
     assert acknowledged(client, later) == cuts(later)
 
 
-def test_a_query_subscribes_to_streams_as_they_come_and_go(store, client, new_streams, live, caplog) -> None:  # noqa: F811
+def test_a_query_subscribes_to_streams_as_they_come_and_go(
+    store: StandaloneProcess,
+    client: Client,
+    new_streams: Callable[..., list[str]],  # noqa: F811
+    live: Callable[..., LiveWriter],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     scope, *_ = new_streams()
     query = Query(store, f"{scope}/*", subscriber="billing", failOnDataLoss="false")
     assert query.plan() == query.at
@@ -111,7 +123,12 @@ def test_a_query_subscribes_to_streams_as_they_come_and_go(store, client, new_st
     assert f"the position of subscriber {group_of(query)} could not be published yet" in caplog.text
 
 
-def test_a_query_that_is_no_subscriber_makes_no_group(store, client, new_streams, live) -> None:  # noqa: F811
+def test_a_query_that_is_no_subscriber_makes_no_group(
+    store: StandaloneProcess,
+    client: Client,
+    new_streams: Callable[..., list[str]],  # noqa: F811
+    live: Callable[..., LiveWriter],
+) -> None:
     scope, stream = new_streams("a")
     writer = live(stream)
     query = Query(store, stream)

@@ -154,7 +154,7 @@ def test_a_killed_worker_costs_only_its_own_work(
     spark: Any, small_store: StandaloneProcess, chunked: Callable[[str], str], tmp_path: Path
 ) -> None:
     # Its module is none that workers know.
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     stream = chunked("killed")
     settings = StoreSettings(small_store.uri)
     (layout,) = layouts_of(settings, [(f"{stream}/0.#epoch.0", 0, EVENT_COUNT * 150)], 0.0, "")

@@ -7,9 +7,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
+
+from penstock.server.standalone_process import StandaloneProcess
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
@@ -17,6 +20,11 @@ from penstock.spark import worker_memory
 from penstock.spark.options import parse_sink_options, parse_source_options
 from penstock.spark.sink import write_batches
 from penstock.spark.source import PenstockBatchReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import StructType
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -83,7 +91,9 @@ def test_each_role_freezes_once_and_no_garbage() -> None:
     assert (found["first"], found["second_as_source"], found["second_as_sink"]) == (True, False, True)
 
 
-def test_tasks_that_read_and_write_freeze_what_they_loaded(reused: None, store, new_stream, write) -> None:
+def test_tasks_that_read_and_write_freeze_what_they_loaded(
+    reused: None, store: StandaloneProcess, new_stream: Callable[..., str], write: Callable[..., list[bytes]]
+) -> None:
     import pyarrow as pa
 
     stream = new_stream(1)
@@ -97,7 +107,9 @@ def test_tasks_that_read_and_write_freeze_what_they_loaded(reused: None, store, 
     assert worker_memory._frozen == {"source", "sink"}
 
 
-def test_workers_of_a_session_freeze_what_a_read_loaded(spark, store, new_stream, write) -> None:
+def test_workers_of_a_session_freeze_what_a_read_loaded(
+    spark: SparkSession, store: StandaloneProcess, new_stream: Callable[..., str], write: Callable[..., list[bytes]]
+) -> None:
     """Spark marks its workers as this package expects it: a source that reads as this one does reports it."""
     from pyspark.sql.datasource import DataSource, DataSourceReader
 
@@ -105,10 +117,10 @@ def test_workers_of_a_session_freeze_what_a_read_loaded(spark, store, new_stream
         def __init__(self, options: dict[str, str]) -> None:
             self._reader = PenstockBatchReader(parse_source_options(options))
 
-        def partitions(self):
+        def partitions(self) -> Sequence[InputPartition]:
             return self._reader.partitions()
 
-        def read(self, partition):
+        def read(self, partition: InputPartition) -> Iterator[tuple[int, int]]:
             row_count = sum(batch.num_rows for batch in self._reader.read(partition))
             yield (row_count, gc.get_freeze_count())
 
@@ -120,7 +132,7 @@ def test_workers_of_a_session_freeze_what_a_read_loaded(spark, store, new_stream
         def schema(self) -> str:
             return "row_count long, frozen_count long"
 
-        def reader(self, schema):
+        def reader(self, schema: StructType) -> Reader:
             return Reader(dict(self.options))
 
     stream = new_stream(2)

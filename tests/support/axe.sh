@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Fetches axe-core (MPL-2.0), the rules of accessibility, with npm; nothing if it is there. Only tests use it.
+# Fetches axe-core (MPL-2.0), the rules of accessibility, with npm; does nothing if it is present. Only tests use it.
 #
 #   axe.sh          fetch it, and print the path of axe.min.js
 #   axe.sh --where  print where it is or would be
 #
-# Exit code 3: it cannot be fetched, and why. The checks that need it are skipped then.
+# Exit code 3: it cannot be fetched; the reason is printed. The checks that need it are then skipped.
 set -euo pipefail
 
 version=4.14.1

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Fetches the jars of the BookKeeper servers and client that tests run on (Apache-2.0, 32 MB), with Maven; nothing if
-# they are there. They are those that `penstock jars` fetches.
+# they are present. `penstock jars` fetches the same ones.
 #
 #   bookkeeper.sh          fetch them, and print the directory
 #   bookkeeper.sh --where  print where they are or would be
 #
-# Exit code 3: they are not there and cannot be fetched, and why. The tests that need them are skipped then.
+# Exit code 3: they are missing and cannot be fetched; the reason is printed. The tests that need them are then skipped.
 set -euo pipefail
 
 version=4.18.0
@@ -19,7 +19,7 @@ for program in java mvn; do
   fi
 done
 mkdir -p "$folder"
-# One at a time: the second one finds it done.
+# A second run waits for the first one, and finds its result.
 exec 9>"$folder/lock"
 flock 9
 if [ -e "$folder/complete" ]; then exit 0; fi

@@ -35,7 +35,7 @@ WAIT_S = 60.0
 BACKENDS = [
     "simulated",
     pytest.param("zookeeper-1", marks=pytest.mark.interop),
-    # Three servers on a busy machine miss their own time limits, so they run by night.
+    # Three servers on a busy machine miss their own time limits, so they run in nightly runs.
     pytest.param("zookeeper-3", marks=[pytest.mark.interop, pytest.mark.nightly]),
 ]
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Fetches Hadoop's jars for the HDFS that tests run on (Apache-2.0, 65 MB), with Maven; nothing if they are there.
+# Fetches Hadoop's jars for the HDFS that tests run on (Apache-2.0, 65 MB), with Maven; does nothing if they are present.
 #
 #   hdfs.sh          fetch them, about 10 s, and print the directory
 #   hdfs.sh --where  print where it is or would be
 #
-# Exit code 3: they are not there and cannot be fetched, and why. The tests that need them are skipped then.
+# Exit code 3: they are missing and cannot be fetched; the reason is printed. The tests that need them are then skipped.
 set -euo pipefail
 
 version=${HADOOP_VERSION:-3.4.3}
@@ -18,7 +18,7 @@ for program in java mvn; do
   fi
 done
 mkdir -p "$folder"
-# One at a time: whoever comes second finds it done.
+# A second run waits for the first one, and finds its result.
 exec 9>"$folder/lock"
 flock 9
 if [ -e "$folder/complete" ]; then exit 0; fi

@@ -201,7 +201,7 @@ def begin_transaction(java: JavaSession, stream: str, name: str) -> str:
 
 
 def find_transaction(java: JavaSession, stream: str, name: str, number: str) -> str:
-    """Keep the transaction of an id under `name`, as a process does that begins anew; return its state."""
+    """Keep the transaction of an id under `name`, as a process does that restarts; return its state."""
     transaction = _transactional_writer(java, stream).getTxn(java.java("java.util.UUID").fromString(number))
     java.kept[name] = transaction
     return str(transaction.checkStatus())

@@ -140,5 +140,5 @@ def iterate(java: JavaSession, name: str, how: str, first: str, last: str, page_
 
 
 def forget(java: JavaSession, name: str) -> None:
-    """Open a table anew with the next call: the client keeps what it knows of its segments."""
+    """Open a table again with the next call: the client keeps what it knows of its segments."""
     java.close(f"table {name}")

@@ -162,7 +162,7 @@ class LostStore:
         return covered
 
     def recover(self) -> StandaloneProcess:
-        """Build its data directory anew, and start it."""
+        """Build its data directory again, and start it."""
         recovered = run_command(
             "storage", "recover", "--directory", str(self.server.data_dir), "--tier2", self.tier2, "--config",
             str(self.config), "--json",

@@ -5,7 +5,7 @@
 #   minio.sh          build it, about 230 s, and print where it is
 #   minio.sh --where  print where it is or would be
 #
-# Exit code 3: it is not there and cannot be built, and why. The tests that need it are skipped then.
+# Exit code 3: it is missing and cannot be built; the reason is printed. The tests that need it are then skipped.
 set -euo pipefail
 
 version=${MINIO_VERSION:-v0.0.0-20260212201848-7aac2a2c5b7c}

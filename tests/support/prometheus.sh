@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Unpacks Prometheus and promtool (Apache-2.0) from Debian's package, without installing it; nothing if they are there.
+# Unpacks Prometheus and promtool (Apache-2.0) from Debian's package, without installing it; does nothing if they are present.
 #
 #   prometheus.sh          unpack them, some seconds, and print their directory
 #   prometheus.sh --where  print where they are or would be
 #
-# Exit code 3: they cannot be fetched, and why. The tests that need them are skipped then.
+# Exit code 3: they cannot be fetched; the reason is printed. The tests that need them are then skipped.
 set -euo pipefail
 
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/penstock-tests/prometheus

@@ -17,7 +17,7 @@ from support.command_line import run_command
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A line that was typed, and what came of it on the screen."""
+    """A typed line, and its output on the screen."""
 
     command: str
     output: str

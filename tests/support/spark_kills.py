@@ -1,4 +1,4 @@
-"""Random kills of all that takes part in a query and an export, and the count of what came of it.
+"""Random kills of all processes of a query and an export, and the count of the resulting rows.
 
     PYTHONPATH=src:tests python -m support.spark_kills --runs 100 --seed 1
 

@@ -1,8 +1,8 @@
-"""Runs the groups of tests, repeats what failed, and prints one closing line: ``python suite.py [pytest option]...``.
+"""Runs the groups of tests, repeats failed tests, and prints one closing line: ``python suite.py [pytest option]...``.
 
-Exit codes: 0: all well. 1: a test failed twice, or too many failed once. 2, 3, 4 and others: as pytest gave them, since
-its run was not complete (an error while tests were collected, an internal or a usage error, a killed process). 5: no
-test was selected. See docs/simulation.md.
+Exit codes: 0: all tests passed. 1: a test failed twice, or too many failed once. 2, 3, 4 and others: pytest's own code
+of an incomplete run (an error while tests were collected, an internal or a usage error, a killed process). 5: no test
+was selected. See docs/simulation.md.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from xml.etree import ElementTree
 PASSED, FAILED_TWICE, NO_TESTS = 0, 1, 5
 #: More tests than this that pass only when they are repeated fail the run.
 REPEATED_MAX = 5
-#: More failures than this are not repeated: then it is not the pace of the machine.
+#: More failures than this are not repeated: a slow machine does not explain them.
 FAILURES_MAX = 50
 REPEATED = "passed only when repeated: a defect to fix"
-#: Options with which a run says little about the tests that it left out, or needs a terminal.
+#: Options with which a run leaves out tests or needs a terminal: its failures are not repeated.
 _NOT_REPEATED = ("-x", "--exitfirst", "--maxfail", "--pdb", "--trace", "--lf", "--last-failed", "--sw", "--stepwise")
 
 
@@ -35,7 +35,7 @@ class Group:
     Attributes:
         name: of its reports.
         options: of pytest, before those of the user.
-        is_beside: it runs beside the groups after it; its output follows theirs.
+        is_beside: whether it runs in parallel with the groups after it; its output follows theirs.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Group:
 
 @dataclass
 class Outcome:
-    """What one pytest said.
+    """The result of one run of pytest.
 
     Attributes:
         status: its exit code.
@@ -92,7 +92,7 @@ class Outcome:
 
 
 def verdict(first: Sequence[Outcome], again: Sequence[Outcome | None]) -> tuple[list[str], int]:
-    """Return the closing lines and the exit code. `again`: of each of `first`, what its repetition said, if any."""
+    """Return the closing lines and the exit code. `again`: for each of `first` the result of its repetition, if any."""
     passed, failed, skipped, repeated = set[str](), set[str](), set[str](), set[str]()
     seconds = 0.0
     status = PASSED
@@ -103,7 +103,7 @@ def verdict(first: Sequence[Outcome], again: Sequence[Outcome | None]) -> tuple[
         passed |= one.passed
         skipped |= one.skipped
         seconds += one.seconds + (0.0 if other is None else other.seconds)
-        # Tests failed, but none of them is known by name: nothing shows that they pass.
+        # Tests failed, but the report names none of them: a repetition cannot show that they pass.
         is_unknown = one.status == FAILED_TWICE and not one.failed
         if not one.is_complete or is_unknown:
             status = max(status, one.status if one.status > 0 else FAILED_TWICE)
@@ -181,11 +181,11 @@ class Suite:
         return [Outcome.read(statuses[group.name], self._report(group.name)) for group in self._groups]
 
     def _repeat(self, group: Group, outcome: Outcome) -> Outcome | None:
-        """Run the tests that failed once more, alone and one after the other."""
+        """Repeat the failed tests, one after the other in a single process."""
         if not outcome.may_be_repeated or any(option.split("=")[0] in _NOT_REPEATED for option in self._options):
             return None
         name = f"{group.name}-repeated"
-        _say(f"tests: {group.name}: {len(outcome.failed)} failed, and run once more, one after the other")
+        _say(f"tests: {group.name}: {len(outcome.failed)} failed and are repeated one after the other")
         status = self._wait(self._start(group, group.options, ("-n", "0", "--lf", "--lfnf", "none"), name=name))
         return Outcome.read(status, self._report(name))
 
@@ -224,8 +224,8 @@ def _say(text: str) -> None:
 def groups_of(options: Sequence[str]) -> list[Group]:
     """Return the groups of this project's tests.
 
-    Spark's session has threads of its own, and waits as much as the servers' tests do: it runs beside them. A single
-    process, a debugger, or a named directory for temporary files gets one group after the other.
+    Spark's session has its own threads, and mostly waits, as the tests of servers do. So it runs in parallel with them.
+    With a single process, a debugger, or a named directory for temporary files, the groups run one after the other.
     """
     cores = os.cpu_count() or 1
     parallel = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds versitygw, the S3 server that tests run on (Apache-2.0), from the Go module proxy; nothing if it is there.
+# Builds versitygw, the S3 server that tests run on (Apache-2.0), from the Go module proxy; does nothing if it is present.
 #
 #   versitygw.sh          build it, about 100 s, and print where it is
 #   versitygw.sh --where  print where it is or would be
 #
-# Exit code 3: it is not there and cannot be built, and why. The tests that need it are skipped then.
+# Exit code 3: it is missing and cannot be built; the reason is printed. The tests that need it are then skipped.
 set -euo pipefail
 
 version=${VERSITYGW_VERSION:-v1.8.0}
@@ -16,7 +16,7 @@ if ! command -v go >/dev/null; then
   exit 3
 fi
 mkdir -p "$folder"
-# One at a time: whoever comes second finds it done.
+# A second run waits for the first one, and finds its result.
 exec 9>"$folder/lock"
 flock 9
 if [ -x "$folder/versitygw" ]; then exit 0; fi

@@ -12,7 +12,7 @@ from penstock_simulation.chunk_faults import ChunkFault, ChunkFaults, FaultyChun
 
 
 async def test_chunks_of_refused_names_can_be_read_and_not_changed() -> None:
-    """Every change fails without effect, each time; other names, and reads, are as ever. Healing ends it."""
+    """Every change fails without effect, each time; other names, and reads, are as before. Healing ends it."""
     storage = FaultyChunkStorage(MemoryChunkStorage(), random.Random(1))
     await storage.create_with_content("s/a/1", b"kept".split())
     storage.faults = ChunkFaults(refused_prefixes=("s/a/",))

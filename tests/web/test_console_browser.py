@@ -28,7 +28,7 @@ HOSTILE = (
     b'{"<img src=x onerror=window.hit=1>": "<script>window.hit=1</script>"}',
     "\u202e<b>\u2066\x1b[31m".encode(),
 )
-#: Rules that a width and colours do not change are checked once; contrast in light colours by night.
+#: Rules that a width and colours do not change are checked once; contrast in light colours in nightly runs.
 IS_NIGHTLY = os.environ.get("PENSTOCK_TEST_PROFILE") == "nightly"
 PAGES = (
     "/console/",

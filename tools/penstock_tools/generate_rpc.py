@@ -75,7 +75,7 @@ def module_name(described: FileDescriptor) -> str:
 
 
 def main() -> int:
-    """Make all of it anew, beside this file."""
+    """Make all of it again, beside this file."""
     root = Path(penstock.rpc.__file__).resolve().parents[2]
     status = generate(root, root)
     if status == 0:

@@ -113,7 +113,7 @@ class _Writer:
         body = f"{self._head()}\n\n{text}\n" if members else f"{self._head()}\n"
         header = (
             f'"""The blocking `{self._spec.name}`. Generated from `{_PACKAGE}.{self._source.name}`: do not edit.\n\n'
-            f'`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.\n"""\n\n'
+            f'`python -m penstock_tools.generate_sync` regenerates it; see ``docs/sync-client.md``.\n"""\n\n'
         )
         if "aio." in body:
             package, _, name = f"{_PACKAGE}.{self._source.name}".rpartition(".")

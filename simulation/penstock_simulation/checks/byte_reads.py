@@ -69,7 +69,7 @@ def check_reads(history: History) -> list[str]:
 def check_up_to_date(history: History) -> list[str]:
     """Return lengths and reads that miss data acknowledged to any client before they were requested.
 
-    So does who owns a container no more and answers all the same. A read misses something if it finds nothing at all
+    So does who owns a container no more and answers nevertheless. A read misses something if it finds nothing at all
     where bytes are known to be.
     """
     #: By segment: the records at which appends were acknowledged, and the farthest end known from each on.

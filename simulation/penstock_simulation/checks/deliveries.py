@@ -25,7 +25,7 @@ class _Life:
 def check_deliveries(history: History) -> list[str]:
     """Return what is wrong with deliveries.
 
-    1. An event comes once, and once more for each reader that was lost after it had delivered the event.
+    1. An event comes once, and again for each reader that was lost after it had delivered the event.
     2. An event is not given to another reader after its reader got the reply that it is stored. (A reader that hung,
        and was taken for dead, may still hand out what it has in hand.)
     3. One life of a reader does not deliver an event twice.

@@ -1,4 +1,4 @@
-"""`Rescues`: machines that are lost at random moments, and stores that are built anew from long-term storage alone.
+"""`Rescues`: machines that are lost at random moments, and stores that are built again from long-term storage alone.
 
 Containers are flushed now and then, and what was acknowledged before the call counts as safe from its answer on. At
 other moments a copy of long-term storage is taken, as it is: during an image, of the removal of earlier ones,

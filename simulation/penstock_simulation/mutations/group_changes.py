@@ -48,7 +48,7 @@ def _begin_at_the_tail() -> AbstractContextManager[None]:
     return patched(GroupStreams, "_found", found)
 
 
-def _begin_all_anew() -> AbstractContextManager[None]:
+def _begin_all_again() -> AbstractContextManager[None]:
     original = rgs.read_streams
 
     def read_streams(
@@ -71,8 +71,8 @@ GROUP_MUTATIONS = (
         GROUP_CHANGES, _begin_at_the_tail,
     ),
     Mutation(
-        "begin all streams anew when one comes", "streams that stay are read on from their positions",
-        GROUP_CHANGES, _begin_all_anew,
+        "begin all streams again when one comes", "streams that stay are read on from their positions",
+        GROUP_CHANGES, _begin_all_again,
     ),
 )  # fmt: skip
 """Bugs of this kind."""

@@ -182,7 +182,7 @@ PROMISE_MUTATIONS = (
         _GROUPS, _round_times_to_the_wrong_side,
     ),
     Mutation(
-        "keep positions by the name of a group", "a group made anew begins anew",
+        "keep positions by the name of a group", "a group created again restarts",
         _GROUPS, _keep_positions_by_the_name_of_a_group,
     ),
     Mutation(

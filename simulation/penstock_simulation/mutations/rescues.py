@@ -58,7 +58,7 @@ def _remove_earlier_ones_first() -> Iterator[None]:
 
 
 @contextmanager
-def _begin_anew_with_each_start() -> Iterator[None]:
+def _begin_again_with_each_start() -> Iterator[None]:
     original = ContainerImages.__init__
 
     def begin(self: ContainerImages, **parts: object) -> None:
@@ -107,7 +107,7 @@ RESCUE_MUTATIONS: tuple[Mutation, ...] = (
         "remove earlier images first", "there is always an image", _OBJECTS, _remove_earlier_ones_first,
     ),
     Mutation(
-        "begin images anew with each start", "later images come first", _QUIET, _begin_anew_with_each_start,
+        "begin images again with each start", "later images come first", _QUIET, _begin_again_with_each_start,
     ),
     Mutation(
         "answer a flush without its image", "what a flush has acknowledged can be recovered",

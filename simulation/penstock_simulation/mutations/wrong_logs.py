@@ -84,7 +84,7 @@ def _aimed(name: str, *kinds: str, has_images: bool = True) -> Profile:
 
 WRONG_LOG_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
-        "create a missing log anew", "what is acknowledged stays, also when tier 1 comes back",
+        "create a missing log again", "what is acknowledged stays, also when tier 1 comes back",
         # No images: an image would reveal that the new log is older than it.
         _aimed("missing logs", "missing", "partly-missing", has_images=False), _create_a_missing_log,
     ),

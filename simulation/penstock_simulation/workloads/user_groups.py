@@ -76,7 +76,7 @@ class UserGroups(Workload):
             try:
                 for _ in range(rng.randrange(1, 4)):
                     await self._write(client)
-                await rng.choice((self._read_between, self._read_between, self._ask_for_nonsense, self._begin_anew))(
+                await rng.choice((self._read_between, self._read_between, self._ask_for_nonsense, self._begin_again))(
                     client
                 )
             except CutShortError:
@@ -194,7 +194,7 @@ class UserGroups(Workload):
 
     # -- recreated groups ---------------------------------------------------------------------------------------
 
-    async def _begin_anew(self, client: Client) -> None:
+    async def _begin_again(self, client: Client) -> None:
         """Read a little in a group, delete it and recreate it: it must start at the head, and keep its scope."""
         world = self.world
         await world.insist("delete the group", partial(self._delete, "again", _GROUP_SCOPE))
@@ -202,7 +202,7 @@ class UserGroups(Workload):
         group = await make()
         head = await client.head(_STREAM)
         if _positions(await group.stream_cuts()) != head.positions:
-            world.problem(f"group again was made anew, and is at {_positions(await group.stream_cuts())}")
+            world.problem(f"group again was created again, and is at {_positions(await group.stream_cuts())}")
         reader = await group.reader("r")
         for _ in range(self.rng.randrange(1, 4)):
             await maybe_cut(self.rng, self._habits.cut_rate, reader.read(1.0))
@@ -211,7 +211,7 @@ class UserGroups(Workload):
             await client.delete_scope(_GROUP_SCOPE)
             world.problem(f"scope {_GROUP_SCOPE} was deleted under its group")
         except ScopeNotEmptyError:
-            world.counts["groups made anew"] += 1
+            world.counts["groups created again"] += 1
 
     async def _delete(self, name: str, scope: str) -> None:
         if await self.client._controller_client.reader_group(scope, name) is not None:

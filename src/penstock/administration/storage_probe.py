@@ -124,7 +124,7 @@ class _Probe:
         info = await self._step("inspect", first, lambda: chunks.info(first))
         if info.length != length:
             raise StorageError(f"chunk {first} of {chunks.place}: {length} bytes were written, it has {info.length}")
-        if await self._step("create once more", first, self._is_created_again):
+        if await self._step("create again", first, self._is_created_again):
             raise StorageError(f"chunk {first} of {chunks.place}: it existed, but creating it a second time succeeded")
         await self._compare("read", first, content)
         whole = content

@@ -73,7 +73,7 @@ def init(
             )
         )
     identity = made.identity
-    what = "made" if made.is_new else "is there already"
+    what = "made" if made.is_new else "exists already"
     if dry_run and made.is_new:
         what = "would be made"
     tell(

@@ -94,7 +94,7 @@ def export(
             identity = session.call(session.client.stream_identity(stream))
             first = session.call(cut_at(session.client, stream, start))
             last = None if until is None else session.call(cut_at(session.client, stream, until, is_end=True))
-        # Where it is said, it is also what holds where the table cannot tell any more.
+        # The option also applies if the table no longer has the information.
         confirmed = None if start == "earliest" else first
         target = _target(to, directory, table, catalog, properties or [], f"{first.scope}/{first.stream}", shape,
                          confirmed, outage_s)  # fmt: skip

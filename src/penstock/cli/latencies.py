@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-#: Buckets grow by so much: no percentile is off by more.
+#: Growth of the buckets, which bounds the error of percentiles.
 _GROWTH = 1.01
 _SHORTEST_S = 1e-6
 _BUCKET_COUNT = math.ceil(math.log(1e10) / math.log(_GROWTH))

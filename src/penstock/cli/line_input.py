@@ -11,7 +11,7 @@ from penstock.cli.errors import InvalidLineError
 from penstock.jobs.keys import why_no_json
 from penstock.model.errors import InvalidArgumentError
 
-#: How much is read at once, if so much is there.
+#: The maximum that is read at once.
 _READ_BYTES = 1024 * 1024
 
 
@@ -19,7 +19,7 @@ class Input(Protocol):
     """What is read from: the buffer of a file."""
 
     def read1(self, size: int, /) -> bytes:
-        """Return what is there, up to `size` bytes, waiting for some; empty at the end."""
+        """Wait for input and return up to `size` bytes of it; empty at the end."""
 
 
 def batches_of_lines(source: Input, line_bytes_max: int) -> Iterator[list[bytes]]:

@@ -24,7 +24,7 @@ class _Silent:
 def shown_progress(what: str, total_bytes: int | None, *, is_wanted: bool, unit: str = "events") -> Iterator[Progress]:
     """Give a `Progress` that is shown on standard error, if that is a terminal and it `is_wanted`.
 
-    `total_bytes`: how much there is to do; None if that is not known. `unit`: what is counted.
+    `total_bytes`: the total work in bytes; None if unknown. `unit`: what is counted.
     """
     if not is_wanted or not sys.stderr.isatty():
         yield _Silent()

@@ -72,7 +72,7 @@ def checked_output() -> Iterator[None]:
 
 
 def _discard(output: TextIO) -> None:
-    """Discard what is still in the buffer: at exit Python would fail on it once more."""
+    """Discard what is still in the buffer: at exit Python would fail on it again."""
     try:
         descriptor = output.fileno()
     except (OSError, ValueError):

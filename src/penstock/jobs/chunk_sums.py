@@ -1,7 +1,7 @@
 """`sum_parts`: reads parts of chunks from long-term storage, and compares every block with its checksum.
 
 Runs in any process with access to that storage; segment stores are not involved. A part is the layout of one chunk, or
-of some of its blocks. A part with a problem is read once more, after a new check of the storage itself: chunks of an
+of some of its blocks. A part with a problem is read again, after a new check of the storage itself: chunks of an
 unmounted file system are missing as well, but not damaged.
 """
 
@@ -115,8 +115,8 @@ class _Sums:
         """Check a part, twice if there is a problem, until storage was unavailable for too long."""
         while self._away is None:
             try:
-                result = await self._inspect(part, is_anew=False)
-                return result if result.finding is Finding.SOUND else await self._inspect(part, is_anew=True)
+                result = await self._inspect(part, is_again=False)
+                return result if result.finding is Finding.SOUND else await self._inspect(part, is_again=True)
             except (StorageError, InvalidArgumentError) as error:
                 left_s = self._progress_s + self._store.outage_s_max - self._loop.time()
                 if isinstance(error, StorageRefusedError | InvalidArgumentError) or left_s <= 0:
@@ -125,11 +125,11 @@ class _Sums:
                 await asyncio.sleep(min(self._store.retry_interval_s, left_s))
         return self._away
 
-    async def _inspect(self, part: SegmentLayout, *, is_anew: bool) -> PartResult:
+    async def _inspect(self, part: SegmentLayout, *, is_again: bool) -> PartResult:
         """Check once. Raises `StorageError` and `InvalidArgumentError` for errors that do not concern this chunk."""
         (chunk,) = part.chunks
         check_chunk_name(chunk.name)
-        place = await chunk_places_of(self._client).find(part.storage, self._place, is_anew=is_anew)
+        place = await chunk_places_of(self._client).find(part.storage, self._place, is_again=is_again)
         first, end = told_range(part)
         checksums = struct.unpack(f">{len(chunk.checksums) // 4}I", chunk.checksums)
         step = max(READ_BYTES // chunk.block_length, 1) * chunk.block_length

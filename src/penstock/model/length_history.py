@@ -27,7 +27,7 @@ class LengthHistory:
         return len(self._times_s)
 
     def note(self, now_s: float, length: int) -> None:
-        """Note the present length. A length below the last one is that of another segment: the history begins anew."""
+        """Note the present length. A length below the last one belongs to another segment: the history restarts."""
         if self._lengths and length < self._lengths[-1]:
             del self._times_s[:], self._lengths[:]
             self._thinned_count = 0
@@ -50,7 +50,7 @@ class LengthHistory:
                 self._thinned_count += 1
 
     def waited_s(self, now_s: float, position: int) -> tuple[float, bool]:
-        """Return how long the byte at `position` has been there, in seconds, and whether that is a lower bound.
+        """Return the age of the byte at `position`, in seconds, and whether that is a lower bound.
 
         0 if the segment is not longer than `position`. The time is rounded down to a note.
         """

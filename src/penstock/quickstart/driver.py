@@ -25,7 +25,7 @@ from penstock.spark import ensure_java
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a driver is to do: read stream `source` of the store at `uri`, `batch_bytes` at a time; write to `target`.
+    """The task of a driver: read stream `source` of the store at `uri`, `batch_bytes` at a time; write to `target`.
 
     `checkpoint` is a directory.
     """

@@ -87,7 +87,7 @@ class DriverProcess:
         """
         assert self._process is not None
         assert self._process.stdout is not None
-        # Before its output: what it said last is there when it has ended.
+        # Before its output: if the process has ended, its output is complete.
         code = self._process.poll()
         output = self._process.stdout.fileno()
         while select.select([output], [], [], 0)[0] and (data := os.read(output, _READ_LENGTH)):

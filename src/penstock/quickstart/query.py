@@ -183,7 +183,7 @@ def run_pass(
         is_active = True
         while is_active:
             time.sleep(POLL_INTERVAL_S)
-            # Asked before its reports: when it has ended, the last one is there.
+            # Read before the reports: if the query has ended, its last report exists.
             is_active = query.isActive
             outcome = _count(query)
             outcome.duration_s = time.monotonic() - started

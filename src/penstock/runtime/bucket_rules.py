@@ -1,4 +1,4 @@
-"""`read_bucket_rules`: what a bucket does with objects by itself: versioning and lifecycle rules. Of S3 alone.
+"""`read_bucket_rules`: rules by which a bucket changes objects: versioning and lifecycle. For S3 only.
 
 obstore has no request for these, so they are sent here, signed with AWS Signature Version 4 and a given key. Where
 neither the settings nor the environment have a key (a machine's role), or the service or its policy refuses, the answer

@@ -4,7 +4,7 @@ For demonstrations, tests, and clusters whose processes all run on one machine. 
 the machine loses is lost.
 
 - An object is a file. It is written and synced under another name, and then linked (`put_new`) or renamed (`put_if`).
-  So it is there as a whole or not at all, and what was answered survives a power failure.
+  So it exists completely or not at all, and acknowledged data survives a power failure.
 - Of several processes that create an object, the file system lets one link it.
 - Replacements and deletions compare and change under a lock (`flock`), one of 64 by the key. The lock ends with its
   process. A process that is suspended while it holds a lock, some microseconds, delays the others until it resumes.

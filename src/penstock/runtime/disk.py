@@ -236,7 +236,7 @@ class LocalFile:
             try:
                 if os.pwritev(self._descriptor, buffers, offset, _SYNCED_WRITE) == total:
                     return total
-                # A short write, as on a full disk: written once more below, and synced as a whole.
+                # A short write, as on a full disk: repeated below, and synced completely.
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise StorageFullError(f"no space left while writing {total} bytes to {self._path}") from error

@@ -86,7 +86,7 @@ class LedgerObserver(Protocol):
         """All entries up to and including `last_entry` are on disk of enough bookies. Numbers grow."""
 
     def failed(self, error: LedgerError) -> None:
-        """An entry failed. Called once; no entry is confirmed any more. Those in flight may be stored all the same."""
+        """An entry failed. Called once; no entry is confirmed any more. Entries in flight may still be stored."""
 
 
 class LedgerWriter(Protocol):
@@ -167,7 +167,7 @@ class LedgerStore(Protocol):
         """
 
     async def create(self, quorum: LedgerQuorum, labels: Mapping[str, bytes], observer: LedgerObserver) -> LedgerWriter:
-        """Create a ledger. After an error it may exist all the same, with these labels and no entries.
+        """Create a ledger. After an error it may still exist, with these labels and no entries.
 
         Raises `LedgerLostError` (too few bookies), `LedgerMetadataError`.
         """

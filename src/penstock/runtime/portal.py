@@ -186,7 +186,7 @@ def _start_behind(make: Callable[[], Coroutine[object, object, object]]) -> None
         except Exception:  # noqa: BLE001  # there is no caller to raise to
             _log.exception("an object dropped without close() could not be closed")
 
-    task = asyncio.get_running_loop().create_task(run(), name="finish behind")
+    task = asyncio.get_running_loop().create_task(run(), name="finish after cancellation")
     _behind.add(task)
     task.add_done_callback(_behind.discard)
 

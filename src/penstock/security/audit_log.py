@@ -3,7 +3,7 @@
 Entries wait in a bounded queue and are written and synced in batches by a thread, so a slow disk delays no call. A
 file that cannot be written is tried again; meanwhile `problem` says why. What then happens to changes is a setting:
 they continue, and entries beyond the queue's bound are lost and counted; or they are refused. The file is rotated by
-size, and may also be moved by another program: each batch opens it anew.
+size, and may also be moved by another program: each batch opens it again.
 """
 
 from __future__ import annotations

@@ -87,17 +87,17 @@ def make_missing_files(
     """Make the files that are missing; return the administrator's password if the accounts were made.
 
     `names`: host names and addresses for the certificate. Existing files are not changed. Raises `SecurityFileError`
-    if only one of certificate and key is there, and `InvalidArgumentError` without the package for certificates.
+    if only one of certificate and key exists, and `InvalidArgumentError` without the package for certificates.
     """
     paths.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if paths.certificate.exists() != paths.private_key.exists():
         missing = paths.private_key if paths.certificate.exists() else paths.certificate
-        raise SecurityFileError(f"{missing} is missing, and its counterpart is there: put it back, or remove both")
+        raise SecurityFileError(f"{missing} is missing, and its counterpart exists: restore it, or remove both")
     if not paths.certificate.exists():
         made = make_certificates(names, now)
         write_file(paths.private_key, made.private_key, 0o600)
         write_file(paths.authority, made.authority, 0o644)
-        # Last: its presence means that the others are there.
+        # Last: its presence means that the others exist.
         write_file(paths.certificate, made.certificate, 0o644)
     if needs_token_key and not paths.token_keys.exists():
         write_file(paths.token_keys, base64.b64encode(random_bytes(_KEY_LENGTH)) + b"\n", 0o600)
@@ -113,7 +113,7 @@ def make_missing_files(
 
 
 def write_file(path: Path, content: bytes, mode: int) -> None:
-    """Write a file completely, or not at all; one that is there is replaced."""
+    """Write a file completely, or not at all; an existing one is replaced."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

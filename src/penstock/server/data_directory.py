@@ -252,7 +252,7 @@ class DataDirectory:
                 pass
 
     def check_in_place(self) -> None:
-        """Raise `DataDirectoryLostError` if the directory is locked by this process and another one is in its place.
+        """Raise `DataDirectoryLostError` if this process has locked the directory and another directory replaced it.
 
         For each change by path. Thread-safe. A missing lock file does not matter here.
         """

@@ -23,7 +23,7 @@ from penstock.web.routes import Query, Reply, Request, Route
 
 #: Without events, a comment this often: so that both sides, and proxies between them, notice a lost connection.
 _KEEP_ALIVE_S = 15.0
-#: A response ends after this time; browsers connect again. Rights are then checked anew.
+#: A response ends after this time; browsers connect again. Rights are then checked again.
 _TAIL_TIME_MAX_S = 3600.0
 #: Wait of a browser before it connects again.
 _RECONNECT_MS = 3000

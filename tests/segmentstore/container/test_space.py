@@ -171,7 +171,7 @@ async def test_a_log_that_little_keeps_long_is_cut_on_a_full_disk(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing can be moved to long-term storage, and the log is far from its bound; but the log fills the disk.
-    Truncated segments free their part of it all the same, at the price of copying the few bytes kept beside them.
+    Truncated segments free their part of it nevertheless, at the price of copying the few bytes kept beside them.
     """
     no_room = Place(10)
     monkeypatch.setattr(lives.chunks, "space", no_room.space)

@@ -74,7 +74,7 @@ async def append(log: LocalLog, data: bytes) -> int:
 
 
 async def test_a_log_opens_on_a_full_disk_and_is_written_and_truncated_there() -> None:
-    """Not a byte is free: a kill, a start, appends of the container's own, a truncation, and once more. All is kept."""
+    """Not a byte is free: a kill, a start, appends of the container's own, a truncation, and again. All is kept."""
     disk = SimulatedDisk(random.Random(1))
     log = await opened_with_reserve(disk)
     first = await append(log, b"before")
@@ -183,7 +183,7 @@ async def test_room_that_vanishes_between_the_look_and_the_write_costs_nothing()
     disk.process_kill()
     log = await opened(disk)
     assert await data_of(log) == [b"kept"]
-    await append(log, b"all the same")
+    await append(log, b"nevertheless")
     assert reserve_of(disk)[0] == 1
     assert not [path for path in disk.files() if "/spare-" in path]
 

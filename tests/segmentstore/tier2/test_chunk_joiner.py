@@ -224,7 +224,7 @@ async def merge(world: Stored, number: int, lengths: Sequence[int]) -> None:
 
 
 async def test_merged_transactions_become_few_chunks() -> None:
-    """SS-215: with the records of the merges; what follows them is appended as ever."""
+    """SS-215: with the records of the merges; what follows them is appended as before."""
     world = Stored()
     await world.write([3])
     for number in range(50):
@@ -259,7 +259,7 @@ async def world_extents(world: Stored) -> list[object]:
 
 
 async def during_the_copy(world: Stored, change: Callable[[], Awaitable[object]], *, is_joined: bool) -> None:
-    """Have something happen while chunks are copied; say whether the join is to succeed all the same."""
+    """Have something happen while chunks are copied; say whether the join is to succeed nevertheless."""
 
     async def once() -> None:
         world.chunks.before_creation = None
@@ -282,17 +282,17 @@ async def test_what_is_truncated_during_the_copy_does_not_come_back() -> None:
     assert await world.open_storage.read(SEGMENT, 30, 99) == data[30:]
 
 
-async def test_a_segment_that_is_made_anew_during_the_copy_is_left_alone() -> None:
+async def test_a_segment_that_is_made_again_during_the_copy_is_left_alone() -> None:
     world = Stored()
     await world.write([3] * 20)
 
-    async def anew() -> None:
+    async def again() -> None:
         await world.open_storage.delete(SEGMENT)
         for _ in range(20):
             stored = await world.open_storage.info(SEGMENT)
             await world.open_storage.write(SEGMENT, stored.length if stored is not None else 0, [b"new"])
 
-    await during_the_copy(world, anew, is_joined=False)
+    await during_the_copy(world, again, is_joined=False)
     assert await world.open_storage.read(SEGMENT, 0, 99) == b"new" * 20
 
 

@@ -228,7 +228,7 @@ async def test_many_small_merges_are_read_by_a_few_looks_into_the_table(world: W
         assert await reader.read(SEGMENT, 40, 9) == data[40:49]
 
 
-async def test_a_segment_made_anew_shares_no_record_with_its_merged_namesake(world: World) -> None:
+async def test_a_segment_made_again_shares_no_record_with_its_merged_namesake(world: World) -> None:
     """Also in a later epoch, and when both are merged into one."""
     first, second = world.storage(1), world.storage(2)
     for storage in (first, first, second):

@@ -63,7 +63,7 @@ async def test_directories_do_not_wait_for_each_other() -> None:
 
 
 async def test_a_failed_sync_fails_only_its_own_waiters() -> None:
-    """Also when one of them is cancelled meanwhile: the others get the error all the same."""
+    """Also when one of them is cancelled meanwhile: the others get the error nevertheless."""
     world = Syncs()
     first = [asyncio.ensure_future(world.syncs.sync("a")) for _ in range(3)]
     await turns(3)

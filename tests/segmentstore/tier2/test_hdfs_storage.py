@@ -53,7 +53,7 @@ def another(storage: HdfsChunkStorage, files: SimulatedFiles) -> HdfsChunkStorag
 
 @pytest.mark.parametrize("fault", [FileFault.LOST_REQUEST, FileFault.LOST_REPLY, FileFault.SENT_TWICE])
 def test_a_creation_whose_answer_is_lost_is_made_again(fault: FileFault) -> None:
-    """What an earlier sending has left open is this client's by its lease: deleted, and made anew with its content."""
+    """What an earlier sending has left open belongs to this client: deleted and created again."""
 
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         files.inject("create", fault)
@@ -66,7 +66,7 @@ def test_a_creation_whose_answer_is_lost_is_made_again(fault: FileFault) -> None
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_creation_that_is_sent_twice_each_time_is_never_taken_for_somebody_elses(count: int) -> None:
-    """It is made anew each time, and after the last one the outcome is unknown: so its name becomes an orphan's."""
+    """It is created again each time, and after the last one the outcome is unknown: so its name becomes an orphan's."""
 
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         files.inject("create", *[FileFault.SENT_TWICE] * count)

@@ -192,7 +192,7 @@ async def test_an_adoption_that_fails_at_any_read_is_continued_by_the_next_owner
         assert progress == [len(piece) for piece in PIECES[recorded:]]
         assert await read_all(second) == data
         await world.chunk_records()  # All invariants hold.
-        # And once more: nothing is left to do.
+        # And again: nothing is left to do.
         await second.adopt(layout, progress.append)
         assert len(progress) == len(PIECES) - recorded
         assert await read_all(second) == data

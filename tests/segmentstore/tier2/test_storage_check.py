@@ -185,7 +185,7 @@ async def empty_record(world: World, chunk: ChunkRecord) -> None:
 async def test_each_damage_of_a_chunk_or_its_record_is_found(
     world: World, damage: Damage, expected: dict[ProblemKind, int], number: int
 ) -> None:
-    """At a segment's head, in its midst, and within what was merged into it; the rest is inspected all the same."""
+    """At a segment's head, in its midst, and within what was merged into it; the rest is inspected nevertheless."""
     chunk = (await world.chunk_records())[number]
     await damage(world, chunk)
     report = await checked(world)

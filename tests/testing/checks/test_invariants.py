@@ -308,7 +308,7 @@ async def test_chunk_that_grows_under_another_epoch_is_named() -> None:
     assert looks[chunk.name] == (600, 1)
     await world.crash(container)
     container = await world.start()
-    looks[chunk.name] = (500, 1)  # As if epoch 1 had written once more after the look.
+    looks[chunk.name] = (500, 1)  # As if epoch 1 had written again after the look.
     assert await check_storage(container, looks) == []
     looks[chunk.name] = (500, 2)
     (violation,) = await check_storage(container, looks)

@@ -33,7 +33,7 @@ REFUSED = "the server is busy, retrying"
 
 #: Interval between two inspections of the waits while one of them is long.
 _INSPECTION_INTERVAL_S = 0.5
-#: Different reasons in one report; characters of what is behind a reason.
+#: Different reasons in one report; characters of the details of a reason.
 _REASON_COUNT_MAX = 3
 _DETAIL_CHARACTERS_MAX = 240
 
@@ -45,7 +45,7 @@ class Wait:
         what: the call or the work that waits, as "create stream shop/orders".
         since_s: when it began, or when it last made progress, on the loop's clock.
         why: the reason, as far as it is known; one of the constants of this module.
-        detail: what is behind the reason: an address, or an error's text; "": nothing is known.
+        detail: an address, or an error's text; "": nothing is known.
         until_s: when it is given up, on the loop's clock; None: it has no bound of its own.
         on_long: called with the wait at each inspection while the wait is long; it may set the fields above.
         is_inspected: whether `on_long` was called; what it has begun then has half a second before the first report.

@@ -23,7 +23,7 @@ class HeldSegment(msgspec.Struct, frozen=True):
 class ReaderState(msgspec.Struct, frozen=True):
     """One reader: its incarnation, a counter that is its heartbeat, and its positions in its segments.
 
-    `incarnation` is drawn anew each time a reader of this name starts, so an older one detects that it was replaced.
+    `incarnation` is a new random value at each start of the reader: an older one detects that it was replaced.
     `handed_out`: end of the returned events that do not count as read yet (segment -> offset).
     """
 

@@ -156,7 +156,7 @@ class GroupMembership:
         """Have the positions stored; returns once they are. A cancelled caller only stops waiting.
 
         Raises the error that the membership failed with, or `OutcomeUnknownError` if the store was unavailable for
-        longer than `retry_time_max_s`. The time counts anew if the task was in the middle of another pass.
+        longer than `retry_time_max_s`. The time restarts if the task was in the middle of another pass.
         """
         if self.failure is not None:
             raise self.failure
@@ -531,7 +531,7 @@ class GroupMembership:
             for successor in following
         }
 
-    # -- standing in the way, and being dead --------------------------------------------------------------------
+    # -- holding up others, and being dead --------------------------------------------------------------------
 
     def _is_in_the_way(self, state: GroupState) -> bool:
         """Return whether other readers should have the segments: the application does not read, or cannot read them."""

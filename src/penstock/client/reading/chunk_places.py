@@ -54,10 +54,10 @@ class ChunkPlaces:
         #: Verified places, by the identity that they store.
         self._known: set[tuple[str, bytes]] = set()
 
-    async def find(self, storage: StorageTold, place: str = "", *, is_anew: bool = False) -> ChunkPlace:
+    async def find(self, storage: StorageTold, place: str = "", *, is_again: bool = False) -> ChunkPlace:
         """Return the place of a layout; `place`: its location on this machine, if different.
 
-        With `is_anew` it is verified again: it may have been unmounted since.
+        With `is_again` it is verified again: it may have been unmounted since.
 
         Raises `StorageIdentityError` if another storage is there, or none, `InvalidArgumentError` for an invalid place,
         or one whose library is not installed, `StorageError`.
@@ -66,7 +66,7 @@ class ChunkPlaces:
         found = self._open.get(url)
         if found is None:
             found = self._open[url] = self._opened(url)
-        if is_anew or (url, storage.identity) not in self._known:
+        if is_again or (url, storage.identity) not in self._known:
             try:
                 identity = await found.read(storage.identity_name, 0, IDENTITY_LENGTH_MAX)
             except NoSuchChunkError:

@@ -233,27 +233,27 @@ class SharedState(LifeCycle, Generic[State, Update]):
         return True
 
     async def _fetch(self) -> None:
-        start, is_anew = self._revision, False
+        start, is_again = self._revision, False
         if start is None:
-            start, is_anew = await self._stream.mark() or await self._stream.oldest(), True
+            start, is_again = await self._stream.mark() or await self._stream.oldest(), True
         while True:
             try:
-                await self._read(start, is_anew=is_anew)
+                await self._read(start, is_again=is_again)
                 return
             except SegmentTruncatedError:
                 # Another client has compacted since: the whole state is after the mark.
                 mark = await self._stream.mark()
                 if mark is None or mark.offset <= start.offset:
                     raise
-                start, is_anew = mark, True
+                start, is_again = mark, True
 
-    async def _read(self, start: Revision, *, is_anew: bool) -> None:
+    async def _read(self, start: Revision, *, is_again: bool) -> None:
         async for revision, entry in self._stream.read(Revision(start.segment, start.offset)):
             if entry.state is not None:
                 self._state, self._revision = self._states.deserialize(entry.state), revision
-                is_anew = False
+                is_again = False
                 continue
-            if is_anew:
+            if is_again:
                 raise StreamError(f"stream {self.name} holds updates at {start}, and no state before them")
             state = self._state
             for data in entry.updates:

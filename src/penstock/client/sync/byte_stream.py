@@ -23,7 +23,7 @@ class ByteWriter(NotPicklable, io.RawIOBase):
         self._client = client
         self._portal = portal
         self._writer = writer
-        #: Python's files flush once more when they are closed.
+        #: Python's files flush again when they are closed.
         self._is_closing = False
 
     def writable(self) -> bool:

@@ -56,7 +56,7 @@ class PlainHandle(NotPicklable, Generic[Plain]):
     def close(self, timeout_s: float | None = None) -> None:
         """Refuse new work, finish what was accepted, then stop; all within `timeout_s` (None: `close_timeout_s`).
 
-        Calling again is fine. Raises what could not be finished; it is closed all the same.
+        Calling again is fine. Raises what could not be finished; it is closed nevertheless.
         """
         if not self._part.is_closed:
             self._portal.call(self._part.close(timeout_s))
@@ -91,7 +91,7 @@ class Handle(PlainHandle[Part]):
     def close(self, timeout_s: float | None = None) -> None:
         """Refuse new work, finish what was accepted, then stop; all within `timeout_s` (None: `close_timeout_s`).
 
-        Calling again is fine. Raises what could not be finished; it is closed all the same.
+        Calling again is fine. Raises what could not be finished; it is closed nevertheless.
         """
         if not self._part.is_closed:
             if sys.exception() is not None:

@@ -1,6 +1,6 @@
 """The blocking `Table`. Generated from `penstock.client.tables.tables`: do not edit.
 
-`python -m penstock_tools.generate_sync` makes it anew; see ``docs/sync-client.md``.
+`python -m penstock_tools.generate_sync` regenerates it; see ``docs/sync-client.md``.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ class EventWriter(LifeCycle):
                 appender = segments.routes.known.get(routing_key) or segments.routes.of(routing_key)
             ack = appender.window.add(event, routing_key, size_bytes)
             if on_delivery is not None:
-                # Under the lock nothing of the block is sent, hence its ack is not settled either.
+                # While the lock is held, the block is not sent, so its ack is not settled.
                 ack._when_done(partial(deliver, on_delivery, ack))
             self._unacknowledged_bytes += size_bytes
             if not appender.is_dirty:

@@ -119,7 +119,7 @@ class SingleAppender:
     def _look_into(self, wait: Wait) -> None:
         endpoint = self._pool.known_endpoint(self._segment)
         if endpoint is None:
-            return  # The last attempt has failed, and the next one determines the store anew.
+            return  # The last attempt has failed, and the next one locates the store again.
         self._last_full = self._full_disk(endpoint)
         if self._last_full is not None:
             wait.why, wait.detail = DISK_FULL, self._last_full

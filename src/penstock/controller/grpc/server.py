@@ -195,7 +195,7 @@ class GrpcServer:
             handlers = {}
             for method in described.methods:
                 handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                    # Bytes at this interface: gRPC's own messages about malformed ones are not meant for clients.
+                    # Bytes at this interface: gRPC's own messages about malformed requests do not help clients.
                     _guarded(
                         method.name,
                         GetMessageClass(method.input_type),

@@ -232,7 +232,7 @@ class Catalog:
         return await self.list_table(layout.SCOPES, token, limit)
 
     async def in_scope(self, scope: str, action: Callable[[str], Awaitable[T]]) -> T:
-        """Run `action(scope_id)`; once more with a fresh id when the cached one is stale."""
+        """Run `action(scope_id)`; again with a fresh id when the cached one is stale."""
         was_cached = scope in self._scope_ids
         try:
             return await action(await self.scope_id(scope))
@@ -295,7 +295,7 @@ class Catalog:
         )
 
     async def on_stream(self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]) -> T:
-        """Run `action` on a stream's tables; once more when the cached stream has been deleted since.
+        """Run `action` on a stream's tables; again when the cached stream has been deleted since.
 
         Raises `NoSuchStreamError`, also for a missing scope.
         """

@@ -73,6 +73,6 @@ class WorkRegistry:
         try:
             await self._give_ups[type(announced.work.order)](announced)
         except PERMANENT_ERRORS as second:
-            # The announcement must be withdrawn all the same: while it exists, the subject cannot be changed.
+            # The claim must still be released: while it exists, the subject cannot be changed.
             await self._given_up.add(f"the removal of what {announced.work.kind} of {announced.subject} left", second)
         await self._claims.withdraw(announced)

@@ -137,7 +137,7 @@ async def _free(
 async def finish_commit(context: WorkflowContext, tables: StreamTables) -> None:
     """Complete an interrupted batch of commits, so that the stream's state is free for other work.
 
-    A batch that cannot be merged stays recorded, and its transactions stay COMMITTING; the state is freed all the same.
+    A batch that cannot be merged stays recorded, and its transactions stay COMMITTING; the state is still freed.
     """
     if (await tables.state()).record.state is not StreamState.COMMITTING_TXN:
         return

@@ -46,7 +46,7 @@
     │   ├── UnreadableDataError         stored data that cannot be used; fields `path`, `offset`
     │   │   ├── CorruptionError         ... they are damaged: stop, keep the evidence
     │   │   │   ├── MissingChunkError       a chunk that a segment's records lead to is not there
-    │   │   │   └── InconsistentStateError  a container's memory contradicts itself: it starts anew from its log
+    │   │   │   └── InconsistentStateError  a container's memory contradicts itself: it restarts from its log
     │   │   └── LaterVersionError       ... only a later version reads them: start that
     │   ├── StorageUnavailableError     long-term storage is not there, or not the one that it was; a retry is safe
     │   │   ├── StorageIdentityError    ... because it is another cluster's, or its identity is damaged
@@ -110,7 +110,7 @@
         └── ClosedError                 a client, writer, reader, ... takes no more work; also a ValueError
             └── ForkedError             ... because it is the parent process's
 
-Whether a retry is safe is said by `PenstockError.is_retriable`.
+`PenstockError.is_retriable` is whether a retry is safe.
 """
 
 from __future__ import annotations

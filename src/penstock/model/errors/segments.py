@@ -255,7 +255,7 @@ class ContainerOfflineError(PenstockError):
 
 
 class OwnershipUnconfirmedError(ContainerOfflineError):
-    """The container has not heard of its log for too long that it still owns it: what it knows may be out of date."""
+    """The container could not confirm the ownership of its log for too long: its state may be out of date."""
 
     def __init__(self, container_id: int, *, confirmed_before_s: float, lease_s: float) -> None:
         super().__init__(

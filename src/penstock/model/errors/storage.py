@@ -39,7 +39,7 @@ class MissingChunkError(CorruptionError):
 
 
 class InconsistentStateError(CorruptionError):
-    """What a container has in memory contradicts itself or its storage: it must start anew from its log."""
+    """A container's memory contradicts itself or its storage: the container must restart from its log."""
 
 
 class DataDirectoryLostError(StorageError):
@@ -225,7 +225,7 @@ class UnacknowledgedStorageFullError(StorageFullError, OutcomeUnknownError):
 class StorageUnreachableError(StorageError):
     """There is no connection to long-term storage, or it broke: then what was asked for may have happened.
 
-    One request is meant. Whether all of the storage is away is found out by looking at it (`StorageUnavailableError`).
+    This concerns one request. A check of the storage decides whether all of it is away (`StorageUnavailableError`).
     """
 
 
@@ -362,7 +362,7 @@ class RemoteFileError(StorageError):
 
 
 class NoSuchRemoteFileError(RemoteFileError):
-    """There is no such file, or what is there is a folder."""
+    """The file does not exist, or the name belongs to a folder."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "no such file")

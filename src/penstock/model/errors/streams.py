@@ -66,7 +66,7 @@ class TransactionExpiredError(TransactionAbortedError):
 
 
 class TransactionPreparedError(TransactionError):
-    """A prepared transaction is in the way: it takes no more events, and its stream is not sealed before it is decided.
+    """A prepared transaction prevents this: it takes no events, and its stream cannot be sealed before its decision.
 
     Commit or abort it, by its id.
     """
@@ -112,7 +112,7 @@ class WriteTimeoutError(StreamError, TimeoutError):
 class ClosedError(StreamError, ValueError):
     """What was asked for more work is closed, being closed, or not open yet. Nothing was done.
 
-    A `ValueError` as well, as it is of Python's files.
+    Also a `ValueError`, as for Python's files.
     """
 
 
@@ -124,7 +124,7 @@ class ForkedError(ClosedError):
 
 
 class MetadataConflictError(StreamError):
-    """A versioned write lost against another one. Read again and decide anew."""
+    """A versioned write lost against another one. Read again and repeat the decision."""
 
     is_retriable = True
 

@@ -398,7 +398,7 @@ class LogDirectory:
         except (StorageFullError, OSError) as error:
             if not is_full_error(error):
                 raise
-            # The log is disabled all the same: `write_epoch` has blocks in reserve.
+            # The log is disabled nevertheless: `write_epoch` has blocks in reserve.
             _log.warning("cannot record why the log in %s is disabled, the disk is full: %s", self.path, text)
 
     def enable(self) -> None:

@@ -34,7 +34,7 @@ from penstock.segmentstore.tier1.log_records import EPOCH_FILE, EpochRecord
 from penstock.segmentstore.tier1.lone_frames import LoneFrames, lone_frames
 
 READ_LENGTH = 4 * 1024 * 1024
-#: Read length for columns of frames: memory of this size is reused, larger blocks are allocated anew by the system.
+#: Read length for columns of frames: memory of this size is reused, larger blocks are allocated again by the system.
 _COLUMN_READ_LENGTH = 1024 * 1024
 #: Enough to determine the kind of frames.
 _FIRST_READ_LENGTH = 128 * 1024

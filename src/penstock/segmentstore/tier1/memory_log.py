@@ -323,7 +323,7 @@ class MemoryLogFactory:
     ) -> None:
         """Make the `nth` append from now on fail (1: the next one), and with it the log.
 
-        `has_effect`: the frame is stored all the same and is present after the next open.
+        `has_effect`: the frame is still stored and is present after the next open.
         """
         if nth < 1:
             raise InvalidArgumentError(f"nth must be at least 1, not {nth}")

@@ -415,7 +415,7 @@ class DirectoryChunkStorage:
             try:
                 file = await (opening if pool is self._reads else self._finish(opening))
             except asyncio.CancelledError:
-                # It was opened all the same: the caller will not use it, and the pool has already handed it over.
+                # It was opened nevertheless: the caller will not use it, and the pool has already handed it over.
                 if opening.done() and not opening.cancelled() and opening.exception() is None:
                     self._close(opening.result())
                 raise

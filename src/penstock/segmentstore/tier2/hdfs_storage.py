@@ -8,7 +8,7 @@ was given up, and is recovered.
 **Lost responses.**
 
 1. *Creation.* It is sent again. If there is a file by then, and it is open with the lease of this client, an earlier
-request has created it: it is deleted and created anew. Any other file proves nothing, as files have no tags: the
+request has created it: it is deleted and created again. Any other file proves nothing, as files have no tags: the
 outcome stays unknown and is raised as an error. The name is known to no other caller, so nothing is ever read from it;
 it is deleted as an orphan.
 2. *Append.* Synced bytes are durable, whether or not the file is closed afterwards. Before that the outcome is unknown.

@@ -8,7 +8,7 @@ Rules for all users:
 - A transaction writes the segment record of every segment whose chunk records it reads or writes. Chunk records change
   only together with their segment's record, so its version guards them all.
 - Records to be removed are first written as inactive in the same put, then removed. If the removal fails or never
-  happens, the record is dead all the same.
+  happens, the record is nevertheless dead.
 
 Source: PDP-34; segment-store 8.4, R8.1 to R8.4.
 """

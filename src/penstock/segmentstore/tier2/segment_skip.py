@@ -1,6 +1,6 @@
 """Skip bytes that a stored segment will never get: they were truncated before they were written.
 
-The segment's chunks are removed, and it begins anew, empty, at the later offset. A crash in between leaves a valid
+The segment's chunks are removed, and it restarts, empty, at the later offset. A crash in between leaves a valid
 shorter list, and the next call continues.
 """
 

@@ -69,9 +69,9 @@ async def read_identity(store: CoordinationStore, place: str) -> ClusterIdentity
 
 
 async def make_cluster(store: CoordinationStore, place: str, wanted: ClusterIdentity) -> tuple[ClusterIdentity, bool]:
-    """Write the identity unless there is one; return the one that is there, and whether it is new.
+    """Write the identity unless one exists; return the stored identity, and whether it is new.
 
-    Raises `ClusterMismatchError` if another one is there.
+    Raises `ClusterMismatchError` if another identity exists.
     """
     is_new = True
     try:

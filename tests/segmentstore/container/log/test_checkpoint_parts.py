@@ -1,4 +1,4 @@
-"""Checkpoints of very many segments: encoded in parts in several turns, as of one moment all the same."""
+"""Checkpoints of very many segments: encoded in parts in several turns, as of one moment nevertheless."""
 
 from __future__ import annotations
 

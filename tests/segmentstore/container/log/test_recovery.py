@@ -160,7 +160,7 @@ def test_bytes_too_short_for_a_record_have_no_number() -> None:
 
 
 async def test_a_record_whose_parts_were_written_twice_is_taken_once(lives: Incarnations) -> None:
-    """SS-59: the frame with the first part comes again before the rest: the open record begins anew."""
+    """SS-59: the frame with the first part comes again before the rest: the open record restarts."""
     container = await lives.start()
     await container.create(A)
     data = bytes(range(256)) * 700

@@ -218,7 +218,7 @@ async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_conti
             await container.storage.orphans.sweep(container.epoch, container.storage.unrecorded)
             if not report.loses_nothing:
                 assert before <= set(await chunks.names(limit=1 << 20))
-        # The lost bytes' places are written anew: only what is there now counts from now on.
+        # The lost bytes' places are written again: only what is there now counts from now on.
         truth.lives = {
             segment.name: [bytes(segment.start_offset) + await read_all(container, segment)]
             for segment in list(container.state.metadata.by_name.values())

@@ -290,7 +290,7 @@ async def test_two_readers_of_a_full_cache_and_one_of_a_redirect_all_finish(live
 
 
 async def test_in_essential_mode_storage_is_read_and_not_kept(lives: Incarnations) -> None:
-    """SS-116: appends are kept all the same."""
+    """SS-116: appends are kept nevertheless."""
     lives.cache_settings = CacheSettings(bytes_max=10_000, target_percent=50, block_length=64, small_append_length=32)
     container = await lives.start()
     segment = await stored(container, bytes(5000))

@@ -67,7 +67,7 @@ async def test_a_creation_of_an_adopted_segment_reports_that_it_exists(lives: In
     with pytest.raises(SegmentExistsError):
         await container.create(A)
     assert await read_all(container, A) == data
-    # Others are made as ever, and their numbers are their own.
+    # Others are made as before, and their numbers are their own.
     other = await container.create(B)
     assert other.id != container.segment(A).id
     with pytest.raises(NoSuchSegmentError):

@@ -1,6 +1,6 @@
 """Merged segments of which storage has nothing: their bytes go to the target's chunks, many at a time.
 
-What storage had before a merge is moved by `concat`, as ever: `test_storage_writer.py`, `test_truncated_merges.py`.
+What storage had before a merge is moved by `concat`, as before: `test_storage_writer.py`, `test_truncated_merges.py`.
 """
 
 from __future__ import annotations

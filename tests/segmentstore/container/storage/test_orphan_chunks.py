@@ -116,7 +116,7 @@ async def test_a_sweep_deletes_no_recorded_chunk(lives: Incarnations) -> None:
 
 
 async def test_the_mark_is_drawn_once_in_the_life_of_a_log(lives: Incarnations) -> None:
-    """So a container whose log was lost, and that begins anew at the first epoch, judges nothing of before."""
+    """So a container whose log was lost, and that restarts at the first epoch, judges nothing of before."""
     container = await filled(lives)
     mark = container.storage.orphans.mark
     assert len(mark) == 6

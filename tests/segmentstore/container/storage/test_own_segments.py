@@ -154,7 +154,7 @@ async def test_its_own_segments_are_written_and_truncated_without_the_table_of_r
 async def test_five_incarnations_without_truncation_are_all_replayed() -> None:
     """SS-225: each moves bytes to storage, its own tables included, and ends before it can record that elsewhere.
 
-    The log has the bytes of these tables, too. If their records were lost, the bytes would be stored once more and no
+    The log has the bytes of these tables, too. If their records were lost, the bytes would be stored again and no
     read would show a difference. So the records themselves are compared after each incarnation.
     """
     lives = Incarnations(QUIET)

@@ -160,7 +160,7 @@ async def test_a_successor_is_no_sign_of_an_old_copy(lives: Incarnations) -> Non
 
 
 async def test_a_restored_log_of_a_far_later_epoch_refuses_the_lost_one(lives: Incarnations) -> None:
-    """The lost machine comes back after its store was built anew: it must not serve."""
+    """The lost machine comes back after its store was built again: it must not serve."""
     await written(lives, 0)
     lost = snapshot(lives)
     lives.logs._get(0).epoch += 65536

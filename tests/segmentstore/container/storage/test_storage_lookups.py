@@ -124,7 +124,7 @@ async def test_a_container_serves_before_storage_has_answered(
     assert segment.storage_length == len(whole)
     evict_all(container)
     assert await read_all(container, segment) == whole
-    # The merge was not done a second time, nor its source written anew.
+    # The merge was not done a second time, nor its source written again.
     assert A in await names(container)
     assert B not in await names(container)
     assert container.status is ContainerStatus.RUNNING

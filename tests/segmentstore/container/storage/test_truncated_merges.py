@@ -89,7 +89,7 @@ async def check_target(container: SegmentContainer) -> None:
 async def test_a_truncated_merge_waits_for_no_room(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch, is_partly_stored: bool
 ) -> None:
-    """Long-term storage is full: the merge is left out all the same, and what it had there makes room."""
+    """Long-term storage is full: the merge is left out nevertheless, and what it had there makes room."""
     container = await merged_and_truncated(lives, is_partly_stored=is_partly_stored)
     segment = container.segment(A)
     monkeypatch.setattr(SpaceWatch, "is_storage_low", True)

@@ -197,7 +197,7 @@ async def test_a_step_over_very_many_entries_gives_others_their_turn(
 
 
 async def test_deltas_survive_a_compaction_in_their_middle(lives: Incarnations) -> None:
-    """SS-165: the head goes while the delta waits for storage; it begins anew at the new start, and says 'clear'."""
+    """SS-165: the head goes while the delta waits for storage; it restarts at the new start, and says 'clear'."""
     container = await lives.start(table_compact_bytes=1 << 40)
     await pause_writer(container)
     segment = await table_of(container)

@@ -151,7 +151,7 @@ def test_a_sweep_keeps_slots_that_a_record_includes_and_deletes_those_of_a_seale
         await append(successor, b"4")
         admin = await administration(world)
         swept = await admin.sweep(is_dry_run=False)
-        assert swept.object_count == 1  # The slot of the truncated address is read once more, for its later frames.
+        assert swept.object_count == 1  # The slot of the truncated address is read again, for its later frames.
         assert swept.seal_count == 1
         assert await contents(await opened(world.process())) == [b"2", b"3", b"4"]
 

@@ -100,7 +100,7 @@ def decode_footer(name: str, offset: int, data: bytes, *, start_offset: int, val
         if not holds:
             raise CorruptionError(name, offset, f"{problem}; an index's footer should be here")
 
-    demand(len(data) == FOOTER_LENGTH, f"{len(data)} bytes are there")
+    demand(len(data) == FOOTER_LENGTH, f"{len(data)} bytes are present")
     demand(data[:4] == FOOTER_MAGIC, f"found {data[:4].hex()} instead of {FOOTER_MAGIC.hex()}")
     found = crc32c(data[: -_CHECKSUM.size], 0)
     (stored,) = _CHECKSUM.unpack_from(data, FOOTER_LENGTH - _CHECKSUM.size)
