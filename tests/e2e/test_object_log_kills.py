@@ -1,6 +1,6 @@
 """Servers without a local disk are killed, started twice and suspended under load, over a real S3 server.
 
-By night 50 kills, 20 starts of two servers at once, and a server that is suspended for a minute.
+In nightly runs: 50 kills, 20 starts of two servers at once, and a server that is suspended for a minute.
 """
 
 from __future__ import annotations

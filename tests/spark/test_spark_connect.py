@@ -57,7 +57,7 @@ def test_source_sink_and_listener_work_through_a_connect_session(
 ) -> None:
     """Written, followed in two micro-batches into another stream, and read back from there.
 
-    By night: a session with a server of its own takes 70 s of CPU.
+    Nightly only: a session with a server of its own takes 70 s of CPU.
     """
     for part in ("grpc", "grpc_status", "google.rpc.error_details_pb2", "zstandard", "pandas"):
         try:
