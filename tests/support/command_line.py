@@ -14,7 +14,7 @@ from penstock.cli import main
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a command."""
+    """The result of a command."""
 
     code: int
     stdout: str

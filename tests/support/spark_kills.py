@@ -92,7 +92,7 @@ os._exit(0)
 
 @dataclass(slots=True)
 class Report:
-    """What came of all runs.
+    """The results of all runs.
 
     Attributes:
         kills: victim -> how often it was killed.
