@@ -12,8 +12,9 @@ from penstock.client.groups import reader_group_state as rgs
 from penstock.client.groups.group_heartbeats import heartbeat_key
 from penstock.client.groups.group_state import FORMAT_VERSION, GroupState
 from penstock.client.groups.group_watch import WATCHER_COUNT
+from penstock.client.groups.membership import GroupMembership
 from penstock.client.groups.reader_group_record import GroupRecord
-from penstock.model.errors import LaterVersionError
+from penstock.model.errors import LaterVersionError, OutcomeUnknownError
 from penstock.model.names import reader_group_table
 from penstock.model.policies import Scaling
 from penstock.model.segments import VERSION_ANY, TableUpdate
@@ -66,26 +67,108 @@ async def test_idle_readers_show_that_they_are_alive_beside_the_record(cluster, 
     assert stored_state(cluster, group).readers.keys() == {reader.name for reader in readers}
 
 
-async def test_heartbeats_of_one_client_that_are_due_together_are_one_request(cluster, stack, monkeypatch):
-    """Each is a durable write in the store: a group of many readers in few clients makes few of them."""
-    client = await stack.enter_async_context(cluster.client())
-    group, _ = await balanced_group(stack, client, 1)
-    put = []
-    table_put = client._segment_client.table_put
+async def test_heartbeats_and_polls_of_one_client_are_one_request_each(cluster, stack, monkeypatch):
+    """Heartbeats are durable writes in the store: a group of many readers in few clients makes few of them."""
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    group, readers = await balanced_group(stack, client, 5)
+    put, read = [], []
+    table_put, table_get = client._segment_client.table_put, client._segment_client.table_get
 
-    async def counted(table, updates):
+    async def counted_put(table, updates):
         put.append(sorted(update.key for update in updates))
         return await table_put(table, updates)
 
-    monkeypatch.setattr(client._segment_client, "table_put", counted)
-    names = [f"reader-{number}" for number in range(5)]
-    keys = [heartbeat_key(name) for name in names]
-    for _ in range(2):
-        await asyncio.gather(*(group._record.show_alive(name, "incarnation", 60.0) for name in names))
-        heartbeats = [found for found in put if found[0] in keys]
-        assert heartbeats == [keys]
-        assert {entries_of(cluster, group)[key].value.split()[0] for key in keys} == {b"incarnation"}
-        put.clear()
+    async def counted_get(table, keys):
+        read.append(sorted(keys))
+        return await table_get(table, keys)
+
+    keys = [heartbeat_key(reader.name) for reader in readers]
+    await until(lambda: all(key in entries_of(cluster, group) for key in keys))
+    monkeypatch.setattr(client._segment_client, "table_put", counted_put)
+    monkeypatch.setattr(client._segment_client, "table_get", counted_get)
+    await until(lambda: len(put) > 2 and len(read) > 4)
+    assert all(found == keys for found in put)
+    assert all(found == [*keys, b"revision"] for found in read)
+
+
+async def test_polls_of_an_unchanged_record_cost_an_idle_reader_nothing(cluster, stack, monkeypatch):
+    """Only the first reader by name, which does the group's work, makes a pass over the record after each poll."""
+    client = await stack.enter_async_context(cluster.client(**{**FAST, "reader_timeout_s": 60.0}))
+    group, readers = await balanced_group(stack, client, 5)
+    members = [reader._membership for reader in readers]
+    await until(lambda: all(each._is_quiet and each._state is group._record.known for each in members))
+    passed, polled = [], []
+    pass_over, poll = GroupMembership._poll_record, GroupRecord.poll
+
+    async def counted_pass(self, found, *, is_beat):
+        passed.append(self.name)
+        await pass_over(self, found, is_beat=is_beat)
+
+    async def counted_poll(self, names, age_s):
+        polled.append(names)
+        return await poll(self, names, age_s)
+
+    monkeypatch.setattr(GroupMembership, "_poll_record", counted_pass)
+    monkeypatch.setattr(GroupRecord, "poll", counted_poll)
+    await until(lambda: len(polled) > 20)
+    assert set(passed) <= {"r00"}
+
+
+async def test_an_idle_reader_stores_the_position_after_an_event(cluster, stack):
+    """Also if it compared its positions with the record before, and found nothing to store."""
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    group, readers = await balanced_group(stack, client, 2)
+    await until(lambda: all(reader._membership._is_quiet for reader in readers))
+    async with client.event_writer(STREAM) as writer:
+        for number in range(8):
+            await writer.write(b"%d" % number, routing_key=str(number))
+    for reader in readers:
+        while await reader.read(0.2) is not None:
+            pass
+
+    def stored():
+        state = stored_state(cluster, group)
+        return {segment: held.offset for each in state.readers.values() for segment, held in each.segments.items()}
+
+    ends = {segment: end for reader in readers for segment, end in reader.position().items()}
+    assert sum(ends.values()) > 0
+    await until(lambda: stored() == ends)
+
+
+async def test_a_failed_pass_of_a_reader_is_repeated_after_the_next_poll(cluster, stack, monkeypatch):
+    """The record itself does not change, and the poll succeeds."""
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    _group, readers = await balanced_group(stack, client, 2)
+    pass_over, passed = GroupMembership._poll_record, []
+
+    async def failing(self, found, *, is_beat):
+        passed.append((self.name, found is not None))
+        if len(passed) == 1:
+            raise OutcomeUnknownError("lost")
+        await pass_over(self, found, is_beat=is_beat)
+
+    await until(lambda: all(reader._membership._is_quiet for reader in readers))
+    monkeypatch.setattr(GroupMembership, "_poll_record", failing)
+    readers[1]._membership.wake()
+    await until(lambda: ("r01", True) in passed)
+
+
+async def test_the_tasks_of_a_client_end_with_its_last_reader(cluster, stack):
+    client = await stack.enter_async_context(cluster.client(**FAST))
+    group, readers = await balanced_group(stack, client, 2)
+
+    def running():
+        return [task.get_name() for task in asyncio.all_tasks() if "group audit" in task.get_name()]
+
+    assert len(running()) == 2
+    await readers[0].close()
+    assert len(running()) == 2
+    await readers[1].close()
+    assert not running()
+    again = await group.reader("r02")
+    assert len(running()) == 2
+    await again.close()
+    assert not running()
 
 
 async def test_a_poll_of_an_unchanged_record_does_not_read_it(cluster, stack, monkeypatch):

@@ -59,6 +59,6 @@ def test_a_tick_is_after_the_last_one_and_at_most_an_interval_later(
 def test_all_readers_watch_the_first_ones_and_these_watch_all() -> None:
     readers = {f"r{number:03}": None for number in range(100)}
     for name in readers:
-        watched = set(watched_by(name, readers))
+        watched = set(watched_by({name}, readers))
         assert set(list(readers)[:WATCHER_COUNT]) <= watched
         assert (len(watched) == 100) == (name in list(readers)[:WATCHER_COUNT])

@@ -7,12 +7,11 @@ value, which counts as one more sign of life and delays an expulsion by a time-o
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from penstock.client.common.deadline import within
 from penstock.client.transport.cluster import Cluster
-from penstock.model.errors import NoSuchSegmentError, OutcomeUnknownError
+from penstock.model.errors import NoSuchSegmentError
 from penstock.model.segments import VERSION_ANY, TableEntry, TableRemoval, TableUpdate
 
 _PREFIX = b"alive/"
@@ -32,9 +31,7 @@ class GroupHeartbeats:
         self._table = table
         #: The values read last, and when their request was sent.
         self._found: dict[str, tuple[bytes, float]] = {}
-        self._pending: dict[str, bytes] = {}
         self._count = 0
-        self._turn = asyncio.Lock()
 
     def stale(self, readers: Iterable[str], oldest_s: float) -> list[str]:
         """Return those of `readers` whose entry was not read since `oldest_s`, on the loop's clock."""
@@ -55,40 +52,20 @@ class GroupHeartbeats:
         for name in [name for name in self._found if name not in readers and name not in others]:
             del self._found[name]
 
-    async def show(self, reader: str, incarnation: str, limit_s: float) -> None:
-        """Write a reader's heartbeat within `limit_s`. Concurrent heartbeats of one client share a request.
+    async def show(self, readers: Mapping[str, str], limit_s: float) -> None:
+        """Write a heartbeat of each reader (name -> incarnation) within `limit_s`, in one request if it has room.
 
         Raises `NoSuchSegmentError` if the group was deleted.
         """
         self._count += 1
-        mine = f"{incarnation} {self._count}".encode()
-        self._pending[reader] = mine
-        settings = self._cluster.settings
-        # Readers of one client are due at the same time: the others add theirs before the request is made.
-        await asyncio.sleep(0)
-        with within(f"show that reader {reader} is alive", limit_s, "a share of reader_timeout_s") as deadline:
-            try:
-                async with asyncio.timeout_at(deadline.at_s):
-                    await self._turn.acquire()
-            except TimeoutError:
-                raise OutcomeUnknownError(
-                    f"{deadline.what}: no answer in the {deadline.limit_s:g} s that it may take ({deadline.limit_name})"
-                ) from None
-            try:
-                while self._pending.get(reader) is mine:
-                    names = list(self._pending)[: settings.table_batch_key_count_max]
-                    values = [self._pending[name] for name in names]
-                    updates = [
-                        TableUpdate(heartbeat_key(name), value, VERSION_ANY)
-                        for name, value in zip(names, values, strict=True)
-                    ]
-                    await self._cluster.segments.table_put(self._table, updates)
-                    for name, value in zip(names, values, strict=True):
-                        if self._pending.get(name) is value:
-                            del self._pending[name]
-            finally:
-                self._pending.pop(reader, None)
-                self._turn.release()
+        updates = [
+            TableUpdate(heartbeat_key(name), f"{incarnation} {self._count}".encode(), VERSION_ANY)
+            for name, incarnation in readers.items()
+        ]
+        count_max = self._cluster.settings.table_batch_key_count_max
+        with within(f"show that {len(readers)} readers are alive", limit_s, "a share of reader_timeout_s"):
+            for start in range(0, len(updates), count_max):
+                await self._cluster.segments.table_put(self._table, updates[start : start + count_max])
 
     async def forget(self, readers: Collection[str]) -> None:
         """Delete the entries of readers. The entry of a live reader is restored by its next heartbeat."""

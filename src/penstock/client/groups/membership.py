@@ -61,6 +61,9 @@ class ReaderCallbacks(Protocol):
     def _idle_s(self) -> float:
         """Return how long, in seconds, the application has not called for more events. 0 while it waits for events."""
 
+    def _has_chunk(self) -> bool:
+        """Return whether events are with the application, or the rest of their chunk may go to it at any time."""
+
     def _enqueue(self, source: SegmentEvents) -> None:
         """Note that a segment has events."""
 
@@ -83,6 +86,7 @@ class GroupMembership:
     def __init__(
         self,
         record: GroupRecord,
+        watch: GroupWatch,
         name: str,
         incarnation: str,
         cluster: Cluster,
@@ -109,8 +113,15 @@ class GroupMembership:
         self._is_interval_reported = False
         self._is_end_reported = False
         self._rotation = Rotation(f"{record.scope}/{record.name}", name, cluster.settings)
-        self._watch = GroupWatch(record, name, incarnation, cluster.settings)
+        self._watch = watch
         self._wake = asyncio.Event()
+        self._is_requested = False  # A pass over the record, not only a new time-out.
+        # The result of the last poll, if it needs a pass.
+        self._polled: tuple[GroupState, Mapping[str, Sign]] | None = None
+        self._is_passing = False
+        self._has_failed = False  # The last pass, so the next poll is followed by another one.
+        # Nothing was handed out since positions were compared with the record, so there is nothing to store.
+        self._is_quiet = False
         self._requests: list[asyncio.Future[None]] = []
         self._trouble: PenstockError | None = None
         # Set if the stream of a held segment was deleted: this error persists although the record can be updated.
@@ -124,7 +135,6 @@ class GroupMembership:
         # Until then other readers may take the segments. None: this reader takes part.
         self._aside_until_s: float | None = None
         self._task: asyncio.Task[None] | None = None
-        self._heartbeats: asyncio.Task[None] | None = None
 
     # -- for the reader -----------------------------------------------------------------------------------------
 
@@ -146,10 +156,7 @@ class GroupMembership:
         """Join; returns once this reader is in the group and has its share."""
         self._working_s = self._beaten_s = asyncio.get_running_loop().time()
         self._task = start_watched(self._run(), f"keep reader {self._name}", self._fail)
-        # A separate task: a change of the record may wait long for those of other readers.
-        self._heartbeats = start_watched(
-            self._watch.keep_alive(self._is_working), f"show that reader {self._name} is alive", self._fail
-        )
+        self._watch.add(self)
         await self.store()
 
     async def store(self) -> None:
@@ -176,7 +183,15 @@ class GroupMembership:
 
     def wake(self) -> None:
         """Check the record soon: events are done, a segment ended, or a caller requested it."""
+        self._is_requested = True
         self._wake.set()
+
+    def note_news(self) -> None:
+        """Note that events are handed out, so positions are to be stored after an interval."""
+        if self._is_quiet:
+            self._is_quiet = False
+            self._beaten_s = asyncio.get_running_loop().time()
+            self._wake.set()
 
     def came_back(self) -> None:
         """Take part again, if the segments were given away because the application did not read."""
@@ -190,11 +205,10 @@ class GroupMembership:
 
     async def stop(self) -> None:
         """End the task. A change in progress is visible in the record at the next read."""
-        tasks = [task for task in (self._task, self._heartbeats) if task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self._watch.stop(self)
         self._drop_all()
         self._settle_requests(self.failure or StreamError(f"reader {self._name} was closed"))
 
@@ -211,7 +225,7 @@ class GroupMembership:
 
         self._left = await self._record.update(step)
         try:
-            await self._watch.leave()
+            await self._watch.leave(self)
         except PenstockError as error:
             text = "reader %s could not remove its entry from the group's table; it will be deleted later: %s"
             _log.info(text, self._name, error)
@@ -231,22 +245,75 @@ class GroupMembership:
                 found[segment] = HeldSegment(offset, source.turn)
         return found
 
+    # -- for the watch ------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """See `WatchingReader.name`."""
+        return self._name
+
+    @property
+    def incarnation(self) -> str:
+        """See `WatchingReader.incarnation`."""
+        return self._incarnation
+
+    def is_working(self) -> bool:
+        """See `WatchingReader.is_working`."""
+        latest_s = self._working_s + self._settings.retry_time_max_s
+        return self._is_joined and asyncio.get_running_loop().time() <= latest_s
+
+    def polled(self, state: GroupState, dead: Mapping[str, Sign]) -> None:
+        """See `WatchingReader.polled`."""
+        if not self._is_passing and not dead and self._is_idle_in(state):
+            self._working_s = asyncio.get_running_loop().time()
+            self._trouble = self._lost
+            return
+        self._polled = state, dead
+        self._wake.set()
+
+    def poll_failed(self, error: PenstockError) -> None:
+        """See `WatchingReader.poll_failed`."""
+        self._rotation.postpone()
+        if self._is_joined:
+            self._note(error)
+        else:
+            self.wake()
+
+    def watch_failed(self, error: PenstockError) -> None:
+        """See `WatchingReader.watch_failed`."""
+        self._fail(error)
+
+    def _is_idle_in(self, state: GroupState) -> bool:
+        """Return whether a pass over the record `state` would do nothing."""
+        if state is not self._state or not self._is_joined or self._has_failed or state.unassigned:
+            return False
+        if self._name in state.checkpoint.awaited or self._name == next(iter(state.readers), None):
+            return False  # The first reader does the group's work.
+        if any(
+            source.is_at_end or source.is_leaving or source.failing_since_s is not None
+            for source in self.open_segments.values()
+        ):
+            return False
+        return not self.open_segments or self._hands._idle_s() <= state.processing_time_max_s
+
     # -- the task -----------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while self.failure is None:
-            is_woken = self._wake.is_set() or self._state is None
             self._wake.clear()
+            is_woken, self._is_requested = self._is_requested or self._state is None, False
             requests, self._requests = self._requests, []
-            is_polling = self._watch.is_poll_due()
+            polled, self._polled = self._polled, None
+            self._is_passing = True
             try:
                 is_due = loop.time() >= self._store_due_s() and self._has_news()
                 is_beat = bool(requests) or is_due or self._is_awaited()
-                if is_woken or is_beat or is_polling or loop.time() >= self._exchange_due_s():
-                    await self._poll_record(is_beat=is_beat, is_polling=is_polling)
+                if is_woken or is_beat or polled is not None or loop.time() >= self._exchange_due_s():
+                    await self._poll_record(polled, is_beat=is_beat)
+                    self._has_failed = False
             except PenstockError as error:
-                self._watch.polled()
+                self._has_failed = True
                 self._rotation.postpone()
                 self._note(error)
                 _answer(requests, error)
@@ -261,13 +328,10 @@ class GroupMembership:
                     self.wake()
                 if self._is_joined and self._is_awaited():
                     continue
+            finally:
+                self._is_passing = False
             await self._pause()
         self._settle_requests(self.failure)
-
-    def _is_working(self) -> bool:
-        """Return whether this reader is in the group, and has read the record recently."""
-        latest_s = self._working_s + self._settings.retry_time_max_s
-        return self._is_joined and asyncio.get_running_loop().time() <= latest_s
 
     def _is_awaited(self) -> bool:
         """Return whether a checkpoint waits for this reader, or is due to be started by it."""
@@ -276,7 +340,9 @@ class GroupMembership:
         return self._name in self._state.checkpoint.awaited or self._keeper.checkpoint_due(self._state) is not None
 
     def _store_due_s(self) -> float:
-        """Return when changed positions are due to be stored, on the loop's clock."""
+        """Return when changed positions are due to be stored, on the loop's clock; infinite: none have changed."""
+        if self._is_quiet:
+            return float("inf")
         reader_count = 1 if self._state is None else len(self._state.readers)
         return self._beaten_s + store_interval_s(self._beat_interval_s, reader_count)
 
@@ -291,14 +357,16 @@ class GroupMembership:
         if me is None:
             return True
         told = {segment: end for segment, end in self._hands._handed_out().items() if segment in me.segments}
-        return told != me.handed_out or any(
+        has_news = told != me.handed_out or any(
             segment in me.segments and me.segments[segment] != position
             for segment, position in self.positions(is_leaving=False).items()
         )
+        self._is_quiet = not has_news and not self._hands._has_chunk()
+        return has_news
 
     async def _pause(self) -> None:
         try:
-            async with asyncio.timeout_at(min(self._watch.poll_due_s(), self._store_due_s(), self._exchange_due_s())):
+            async with asyncio.timeout_at(min(self._store_due_s(), self._exchange_due_s())):
                 await self._wake.wait()
         except TimeoutError:
             pass  # An interval elapsed.
@@ -315,8 +383,7 @@ class GroupMembership:
 
     def _fail(self, error: PenstockError) -> None:
         self.failure = error
-        if self._heartbeats is not None:
-            self._heartbeats.cancel()
+        self._watch.discard(self)
         self._drop_all()
         self._settle_requests(error)
         self._hands._notice()
@@ -325,20 +392,18 @@ class GroupMembership:
         requests, self._requests = self._requests, []
         _answer(requests, error)
 
-    async def _poll_record(self, *, is_beat: bool, is_polling: bool) -> None:
-        """Update this reader's part of the current record, and follow the record. `is_polling`: check other readers."""
+    async def _poll_record(self, found: tuple[GroupState, Mapping[str, Sign]] | None, *, is_beat: bool) -> None:
+        """Update this reader's part of the current record, and follow the record.
+
+        `found`: the record as polled just now, and dead readers. None: the record may have changed.
+        """
         now_s = asyncio.get_running_loop().time()
-        if is_polling:
-            self._watch.polled()
         if self._aside_until_s is not None:
             if now_s < self._aside_until_s or self._hands._idle_s():
                 return
             self._aside_until_s = None
         ends = await self._ends()
-        polled = self._state
-        dead: dict[str, Sign] = {}
-        if is_polling and polled is not None:
-            polled, dead = await self._watch.poll(polled)
+        polled, dead = found or (self._state, {})
         leaving = {
             segment: HeldSegment(offset, source.turn)
             for segment, source in self.open_segments.items()
@@ -377,7 +442,7 @@ class GroupMembership:
         if is_followed and polled is not None and self._acquire(polled) is polled:
             state = polled
         else:
-            state = await self._record.update(step, max_age_s=self._watch.shared_age_s if is_polling else 0.0)
+            state = await self._record.update(step, max_age_s=self._watch.shared_age_s if found else 0.0)
         for name in dead:
             _log.warning(
                 "reader %s declared reader %s dead: no heartbeat for %g s (reader_timeout_s)",
@@ -386,7 +451,7 @@ class GroupMembership:
         self._working_s = asyncio.get_running_loop().time()
         if is_beat:
             self._beaten_s = self._working_s
-            self._watch.shown()
+            self._watch.shown(self)
         self._trouble = self._lost
         self._note_stored(state, given)
         self._follow(state)

@@ -19,6 +19,7 @@ from penstock.client.common.retry import Backoff
 from penstock.client.common.tasks import start_watched
 from penstock.client.common.telemetry import operation, telemetry_of_process
 from penstock.client.groups.group_state import HeldSegment
+from penstock.client.groups.group_watch import GroupWatch
 from penstock.client.groups.membership import GroupMembership, OnChange
 from penstock.client.groups.positions import Positions
 from penstock.client.groups.reader_group_record import GroupRecord
@@ -64,6 +65,7 @@ class Reader(LifeCycle):
     def __init__(
         self,
         group: GroupRecord,
+        watch: GroupWatch,
         name: str,
         incarnation: str,
         cluster: Cluster,
@@ -81,7 +83,7 @@ class Reader(LifeCycle):
         self._needs_attention: bool = False
         self._cluster = cluster
         self._mode = positions
-        self._membership = GroupMembership(group, name, incarnation, cluster, self, on_change)
+        self._membership = GroupMembership(group, watch, name, incarnation, cluster, self, on_change)
         self._queue: deque[SegmentEvents] = deque()
         self._parked: list[SegmentEvents] = []
         self._paused: set[str] | None = set()
@@ -493,6 +495,10 @@ class Reader(LifeCycle):
             self._progress_s = now_s
         return now_s - self._progress_s
 
+    def _has_chunk(self) -> bool:
+        """See `ReaderCallbacks._has_chunk`."""
+        return self._chunk is not None
+
     def _enqueue(self, source: SegmentEvents) -> None:
         """See `ReaderCallbacks._enqueue`."""
         if not source.is_queued:
@@ -549,6 +555,7 @@ class Reader(LifeCycle):
             return False
         source = self._queue.popleft()
         source.is_queued = False
+        self._membership.note_news()
         if self._membership.open_segments.get(source.segment) is not source or source.is_leaving:
             return True
         if self._is_paused(source):

@@ -24,6 +24,7 @@ from penstock.client.groups import reader_group_state as rgs
 from penstock.client.groups.acknowledgement import Acknowledgement
 from penstock.client.groups.group_checkpoint import interval_ms_of, interval_s_of
 from penstock.client.groups.group_state import GroupState
+from penstock.client.groups.group_watch import GroupWatch
 from penstock.client.groups.membership import OnChange
 from penstock.client.groups.positions import Positions
 from penstock.client.groups.reader import Reader
@@ -142,6 +143,7 @@ class ReaderGroup(LifeCycle):
         super().__init__(f"reader group {self.scope}/{self.name}", close_timeout_s=timeout_s)
         self._cluster = cluster
         self._open_record: GroupRecord | None = None
+        self._open_watch: GroupWatch | None = None
         self._readers: dict[str, Reader] = {}
 
     async def _open(
@@ -203,7 +205,7 @@ class ReaderGroup(LifeCycle):
         if self._sources is not None:
             # When opened without streams, removing a deleted stream must remain possible.
             await self._check_not_recreated(still, state)
-        self._open_record = record
+        self._open_record, self._open_watch = record, GroupWatch(record, settings, state)
         self.open_life(owner)
 
     async def _wanted(
@@ -258,6 +260,12 @@ class ReaderGroup(LifeCycle):
         if self._open_record is None:
             raise self._closed_error()
         return self._open_record
+
+    @property
+    def _watch(self) -> GroupWatch:
+        if self._open_watch is None:
+            raise self._closed_error()
+        return self._open_watch
 
     @overload
     def reader(
@@ -320,7 +328,7 @@ class ReaderGroup(LifeCycle):
             known = ", ".join(repr(each.value) for each in Positions)
             raise InvalidArgumentError(f"positions={positions!r}: use one of {known}") from None
         reader = Reader(
-            self._record, name, f"{self._cluster.rng.getrandbits(64):016x}", self._cluster,
+            self._record, self._watch, name, f"{self._cluster.rng.getrandbits(64):016x}", self._cluster,
             positions=mode, on_change=on_change,
         )  # fmt: skip
         await reader._open(self)

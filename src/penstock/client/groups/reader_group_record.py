@@ -165,10 +165,10 @@ class GroupRecord:
         assert change.state is not None, "made by the loop above, or an error was raised"
         return change.state
 
-    async def show_alive(self, reader: str, incarnation: str, limit_s: float) -> None:
-        """Write a reader's heartbeat without a change of the record, within `limit_s`."""
+    async def show_alive(self, readers: Mapping[str, str], limit_s: float) -> None:
+        """Write heartbeats of readers (name -> incarnation) without a change of the record, within `limit_s`."""
         try:
-            await self._heartbeats.show(reader, incarnation, limit_s)
+            await self._heartbeats.show(readers, limit_s)
         except NoSuchSegmentError as error:
             raise self._gone() from error
 
