@@ -85,7 +85,7 @@ def complete_components(place: Path, site: Path) -> None:
     The tool that makes the list leaves out licences that are declared as free text. `site`: where the packages are.
     """
     listed = json.loads(place.read_text(encoding="utf-8"))
-    declared = {each.name.lower(): each.metadata.get("License") for each in distributions(path=[str(site)])}
+    declared = {each.name.lower(): each.metadata["License"] for each in distributions(path=[str(site)])}
     for component in listed.get("components", []):
         if not component.get("licenses") and (text := declared.get(component["name"].lower())):
             component["licenses"] = [{"license": {"name": text.splitlines()[0]}}]
