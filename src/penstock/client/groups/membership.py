@@ -187,7 +187,7 @@ class GroupMembership:
         self._wake.set()
 
     def note_news(self) -> None:
-        """Note that events are handed out, so positions are to be stored after an interval."""
+        """Note that events are handed out, so positions must be stored after an interval."""
         if self._is_quiet:
             self._is_quiet = False
             self._beaten_s = asyncio.get_running_loop().time()
