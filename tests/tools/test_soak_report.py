@@ -75,10 +75,12 @@ def made_run(directory: Path, *, leak_mib_per_hour: float = 0.0, violations: int
 
 def test_a_run_without_faults_in_it_is_well(tmp_path: Path) -> None:
     made_run(tmp_path)
+    (tmp_path / "notes.md").write_text("The machine was busy.\n")
     assert write_report(tmp_path)
     page = (tmp_path / "report.md").read_text()
     assert "**Every promise was kept.** No resource grows beyond its bound." in page
     assert "**grows**" not in page
+    assert "The machine was busy." in page
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["is_over"]
     assert {row["is_bounded"] for row in report["growth"]} == {True}
@@ -90,6 +92,17 @@ def test_a_store_that_leaks_is_named(tmp_path: Path) -> None:
     assert not write_report(tmp_path)
     grown = [row for row in json.loads((tmp_path / "report.json").read_text())["growth"] if row["is_bounded"] is False]
     assert [(row["resource"], row["of"]) for row in grown] == [("resident memory of segment stores", "s1 store 0")]
+
+
+def test_nodes_that_stores_leave_when_they_end_are_no_growth_and_others_are(tmp_path: Path) -> None:
+    """Only in the part without faults no store ends: from minute 45 of this hour on, and some minutes later."""
+    for first, is_well in ((0, True), (46, False)):
+        made_run(tmp_path)
+        lines = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+        for minute, sample in enumerate(lines):
+            sample["zookeeper_nodes"] = 31 + min(max(minute - first, 0), 44)
+        (tmp_path / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in lines))
+        assert write_report(tmp_path) is is_well
 
 
 def test_a_broken_promise_is_in_the_report(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def _verdict(results: Results, growth: list[Growth]) -> str:
     unknown = [each for each in growth if each.is_bounded is None]
     parts = [
         f"**{len(results.violations)} broken promises.**" if results.violations else "**Every promise was kept.**",
-        f"**{len(grown)} resources grow.**" if grown else "No resource grows beyond its bound.",
+        f"**{len(grown)} of {len(growth)} series grow.**" if grown else "No resource grows beyond its bound.",
     ]
     if unknown:
         parts.append(f"{len(unknown)} series are too short to say.")
@@ -187,6 +187,7 @@ def markdown(results: Results, growth: list[Growth], images: dict[str, str], bas
         "",
         _verdict(results, growth),
         "",
+        *([results.notes] if results.notes else []),
         *_counts(results),
         "",
     ]
@@ -196,8 +197,9 @@ def markdown(results: Results, growth: list[Growth], images: dict[str, str], bas
         parts.append("")
     parts += [
         "## Growth",
-        "The slope is the median of the slopes between all pairs of samples. Bucket, ZooKeeper and clients: after the "
-        "first 30 % of the run. Servers: in the part without faults, where each is one process; shaded in the plots.",
+        "The slope is the median of the slopes between all pairs of samples. Bucket and clients: after the first 30 % "
+        "of the run. Servers: in the part without faults, where each is one process; shaded in the plots. ZooKeeper: "
+        "there, too, because each store that ends leaves a node, of which the newest 1 000 are kept.",
         "",
         *_growth_table(growth),
         "",

@@ -38,6 +38,7 @@ class Results:
     Attributes:
         calm_hours: when the part without faults begins.
         end: what the run noted at its end; empty: it has not ended in order.
+        notes: what the person who ran it wrote about it into ``notes.md``, in the directory of the run.
     """
 
     begin: float
@@ -50,6 +51,7 @@ class Results:
     errors: list[dict[str, Any]]
     end: dict[str, Any]
     calm_share: float
+    notes: str
 
     @classmethod
     def read(cls, directory: Path, calm_share: float) -> Results:
@@ -63,7 +65,7 @@ class Results:
             begin["begin"], begin["seconds"], begin["seed"], _lines(directory / "samples.jsonl"), status,
             _lines(directory / "faults.jsonl"), _lines(directory / "violations.jsonl"),
             _lines(directory / "client-errors.jsonl"), next((note for note in notes if "end" in note), {}),
-            calm_share,
+            calm_share, (directory / "notes.md").read_text() if (directory / "notes.md").exists() else "",
         )  # fmt: skip
 
     @property
@@ -115,13 +117,14 @@ class Results:
             (DATA_OBJECTS, "bucket", self.of_bucket("data", "objects")),
             (LOG_BYTES, "bucket", self.of_bucket("log", "bytes", MIB)),
             (LOG_OBJECTS, "bucket", self.of_bucket("log", "objects")),
-            (ZOOKEEPER_NODES, "ZooKeeper", self.zookeeper_nodes),
             (CLIENT_MEMORY, "clients", self.of_process("resident_bytes", MIB).get("clients", [])),
             (CLIENT_DESCRIPTORS, "clients", self.of_process("descriptors").get("clients", [])),
         ]
         first = self.seconds / 3600 * WARM_UP_SHARE
         found = [judge(bound, series, [each for each in points if each[0] >= first]) for bound, series, points in whole]
-        return [*found, *self._growth_of_servers()]
+        # Each store that ends leaves a node, of which the newest 1 000 are kept: in the calm part none ends.
+        settled = [each for each in self.zookeeper_nodes if each[0] >= self.calm_hours + CALM_WARM_UP_HOURS]
+        return [*found, judge(ZOOKEEPER_NODES, "ZooKeeper", settled), *self._growth_of_servers()]
 
     def _growth_of_servers(self) -> list[Growth]:
         found = []
