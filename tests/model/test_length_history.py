@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.model.length_history import KEPT_S, RECENT_S, THINNED_S, LengthHistory
@@ -12,6 +12,8 @@ STEPS = st.lists(st.tuples(st.sampled_from([1.0, 10.0, 70.0, 2000.0]), st.intege
 
 
 @given(STEPS, st.integers(0, 300))
+# A note that follows another one closely, and after which there was none for long.
+@example([(1.0, 0), (1.0, 1), (2000.0, 0)], 0)
 def test_a_wait_is_exact_up_to_the_distance_of_two_notes(steps: list[tuple[float, int]], position: int) -> None:
     history = LengthHistory()
     now_s, length = 0.0, 0

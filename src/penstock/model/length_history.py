@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 
-#: Lengths of the last quarter of an hour are kept as noted, older ones at least this far apart, and none for longer
-#: than `KEPT_S`. With a note every 10 s a segment takes at most 450 notes of 16 bytes.
+#: Lengths of the last quarter of an hour are kept as noted. An older one is removed if its neighbours are at most
+#: `THINNED_S` apart, so that no wait is rounded down by more; none is kept for longer than `KEPT_S`. With a note every
+#: 10 s a segment takes at most 450 notes of 16 bytes.
 RECENT_S: float = 15 * 60.0
 THINNED_S: float = 60.0
 KEPT_S: float = 6 * 3600.0
@@ -20,7 +21,7 @@ class LengthHistory:
     def __init__(self) -> None:
         self._times_s = array("d")
         self._lengths = array("Q")
-        #: The first notes, which are `THINNED_S` apart.
+        #: The first notes, which were thinned out already.
         self._thinned_count = 0
 
     def __len__(self) -> int:
@@ -36,7 +37,7 @@ class LengthHistory:
         self._thin(now_s)
 
     def _thin(self, now_s: float) -> None:
-        """Remove what is too old, and old notes that follow another one too closely."""
+        """Remove what is too old, and old notes between two that are close to each other. The last note is recent."""
         times_s = self._times_s
         expired = bisect_right(times_s, now_s - KEPT_S)
         if expired:
@@ -44,7 +45,7 @@ class LengthHistory:
             self._thinned_count = max(self._thinned_count - expired, 0)
         while self._thinned_count < len(times_s) and times_s[self._thinned_count] <= now_s - RECENT_S:
             at = self._thinned_count
-            if at and times_s[at] - times_s[at - 1] < THINNED_S:
+            if at and times_s[at + 1] - times_s[at - 1] <= THINNED_S:
                 del times_s[at], self._lengths[at]
             else:
                 self._thinned_count += 1
