@@ -329,9 +329,11 @@ async def test_read_returns_in_its_time_while_the_record_is_away(cluster):
         group = await client.reader_group("audit", [STREAM])
         async with await group.reader("r1") as first, await group.reader("r2"):
             original = client._segment_client.table_get, client._segment_client.table_put
+            is_back = asyncio.Event()
 
             async def hang(*args, **kwargs):
-                await asyncio.sleep(1000)
+                await is_back.wait()
+                raise OutcomeUnknownError("no reply")
 
             client._segment_client.table_get = client._segment_client.table_put = hang
             first._needs_attention = True
@@ -339,6 +341,7 @@ async def test_read_returns_in_its_time_while_the_record_is_away(cluster):
                 while await first.read(0.1) is not None:
                     first._needs_attention = True
             client._segment_client.table_get, client._segment_client.table_put = original
+            is_back.set()
 
 
 async def test_storing_positions_ends_in_its_time_while_another_look_is_under_way(cluster):
@@ -347,18 +350,20 @@ async def test_storing_positions_ends_in_its_time_while_another_look_is_under_wa
         await fill(client, 5)
         group = await client.reader_group("audit", [STREAM])
         async with await group.reader("r1") as reader:
-            original, asked = client._segment_client.table_get, asyncio.Event()
+            original = client._segment_client.table_get, client._segment_client.table_put
+            asked = asyncio.Event()
 
             async def hang(*args, **kwargs):
                 asked.set()
                 await asyncio.sleep(1000)
 
-            client._segment_client.table_get = hang
+            client._segment_client.table_get = client._segment_client.table_put = hang
+            reader._membership.wake()
             await asked.wait()
             async with asyncio.timeout(60):
                 with pytest.raises(OutcomeUnknownError, match="retry_time_max_s"):
                     await reader.store_positions()
-            client._segment_client.table_get = original
+            client._segment_client.table_get, client._segment_client.table_put = original
             await reader.abandon()
 
 

@@ -103,6 +103,10 @@ async def test_a_reader_still_gets_the_events_of_other_streams():
         await create(client, B)
         async with client.reader_group("audit", [A, B]) as group, group.reader("r") as reader:
             await read(reader, 8)
+            async with client.event_writer(A) as writer:
+                await writer.write(b"in hand", routing_key="k")
+            # Until the next read this event is not processed, so its segment is not finished before the deletion.
+            assert await read(reader, 1) == [b"in hand"]
             await recreate(client, A)
             await expect_report(reader)
             async with client.event_writer(B) as writer:

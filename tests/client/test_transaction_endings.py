@@ -209,7 +209,7 @@ async def test_a_controller_that_is_not_penstocks_tells_the_state_alone(uri, mon
         transaction = await client.begin_transaction(stream)
         await abort(client, stream, transaction.id)
 
-        async def unsupported(request, *, timeout=None):
+        async def unsupported(request, *, timeout=None, metadata=()):
             raise UnsupportedOperationError("describeTransaction is not supported by this controller")
 
         monkeypatch.setattr(client._controller_client._stub, "describeTransaction", unsupported)
