@@ -142,6 +142,7 @@ class ContainerClosing:
         """End all reads' waits and release the cache; stepwise for very many segments, or at once if cancelled."""
         steps = self._drop_memory_in_steps()
         try:
+            await asyncio.sleep(0)  # It may be repeated in one turn of the loop.
             for _ in steps:
                 await asyncio.sleep(0)
         finally:
