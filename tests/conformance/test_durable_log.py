@@ -44,6 +44,7 @@ from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
+from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock_simulation.simulated.bookies import BookieSettings, SimulatedBookies
 from penstock_simulation.simulated.disk import SimulatedDisk
@@ -74,6 +75,7 @@ BUCKET_SETTINGS = ObjectLogSettings(
     batch_interval_s=0.0,
     gather_s=0.0,
     batch_bytes_max=30_000,
+    reserve_bytes=0,
     hedge_s=0.01,
     hedge_percent_max=50,
     retry_delay_s_first=0.001,
@@ -837,10 +839,27 @@ async def test_a_live_owner_that_is_fenced_in_the_midst_of_its_appends_acknowled
 
 
 async def test_a_full_disk_is_an_error_of_its_own_and_loses_nothing(backend: Backend) -> None:
-    """`StorageFullError`, the log is closed; once there is room it opens again with all that was acknowledged."""
+    """`StorageFullError`, the log is closed; once there is room it opens again with all that was acknowledged.
+
+    A log in a bucket stays open instead: the append waits.
+    """
     log = await opened(backend.factory)
     kept = await append(log, b"kept")
     backend.fill()
+    if isinstance(log, ObjectLog):
+        waiting = asyncio.ensure_future(append(log, b"no room"))
+        assert await asyncio.wait([waiting], timeout=0.2) == (set(), {waiting})
+        await log.confirm_ownership()
+        space = await log.space()
+        assert space is not None
+        assert space.free_bytes == 0
+        backend.free()
+        assert await waiting > kept
+        await log.close()
+        log = await opened(backend.factory)
+        assert [data for _, data in await contents(log)] == [b"kept", b"no room"]
+        await log.close()
+        return
     with pytest.raises(StorageFullError):
         await append(log, b"no room")
     with pytest.raises(LogClosedError):

@@ -27,6 +27,7 @@ secret_access_key = "{secret_key}"
 batch_interval_s = 0.02
 truncate_interval_s = 0.5
 trim_interval_s = 0.5
+reserve_bytes = 1048576
 
 [segment_store.container]
 ownership_lease_s = {lease_s}

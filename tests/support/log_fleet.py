@@ -41,6 +41,7 @@ SETTINGS = ObjectLogSettings(
     trim_interval_s=1.0,
     close_wait_s=2.0,
     slots_max=60,
+    reserve_bytes=1600,
 )
 #: Everything that a bucket may do, often.
 FAULTS = ObjectFaults(

@@ -27,6 +27,7 @@ from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock_simulation.simulated.controller_calls import serve_controller, simulated_stub
 from penstock_simulation.simulated.host import Death, Host
 from penstock_simulation.simulated.simulation import Simulation
@@ -96,7 +97,7 @@ class SimulatedStack:
         self._store_settings = store_settings
         self._client_settings = client_settings or ClientSettings()
         self._logs: DurableLogFactory = MemoryLogFactory(memory_runtime(), frame_length_max_bytes=2000)
-        self._chunks = FaultyChunks()
+        self._chunks: ChunkStorage = FaultyChunks()
         self._is_ready = False
         self.server = self.simulation.host("server", self._serve)
         self._client_host = self.simulation.host("client")

@@ -24,6 +24,7 @@ from penstock.model.errors import (
     ObjectChangedError,
     ObjectExistsError,
     ObjectRangeError,
+    StorageFullError,
     StorageNotRespondingError,
     StorageThrottledError,
     StorageUnreachableError,
@@ -93,10 +94,16 @@ class ObjectFaults(RequestFaults[ObjectFault]):
 
 
 class SimulatedBucket:
-    """Stored objects. `contents`: by key, bytes and tag."""
+    """Stored objects.
+
+    Attributes:
+        contents: by key, bytes and tag.
+        quota_bytes: bytes of all objects together beyond which creations and replacements are refused.
+    """
 
     def __init__(self) -> None:
         self.contents: dict[str, tuple[bytes, str]] = {}
+        self.quota_bytes: int | None = None
         #: Changes, oldest first: (time, key, length before or None).
         self.history: deque[tuple[float, str, int | None]] = deque(maxlen=10_000)
 
@@ -107,7 +114,11 @@ class SimulatedBucket:
         self.replace(key, content, tag)
 
     def replace(self, key: str, content: bytes, tag: str) -> None:
-        """Put an object, replacing any earlier one."""
+        """Put an object, replacing any earlier one. Raises `StorageFullError`."""
+        if self.quota_bytes is not None:
+            used = sum(len(each) for name, (each, _) in self.contents.items() if name != key)
+            if used + len(content) > self.quota_bytes:
+                raise StorageFullError(f"simulated: {used} of {self.quota_bytes} bytes are used")
         self._note(key)
         self.contents[key] = content, tag
 

@@ -139,6 +139,7 @@ def _with_object_log(cluster: ClusterSettings, rng: random.Random, profile: Prof
         truncate_interval_s=rng.choice((0.0, 1.0, 10.0)),
         truncate_bytes=rng.choice((4, 32)) * _KIB,
         trim_interval_s=rng.choice((0.3, 2.0)),
+        reserve_bytes=16 * _KIB,
         close_wait_s=2.0,
         slots_max=rng.choice((20, 200, 10_000)),
     )

@@ -38,6 +38,7 @@ from penstock.model.errors import (
     ObjectExistsError,
     ObjectRangeError,
     StorageError,
+    StorageFullError,
     StorageIdentityError,
     StorageRefusedError,
     UnsupportedOperationError,
@@ -45,6 +46,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.model.sizes import MIB
 from penstock.runtime.disk import DiskSpace
+from penstock.runtime.fixed_values import fixed
 from penstock.runtime.objects import ObjectInfo, ObjectStore, ObjectStoreSettings
 from penstock.runtime.pacing import GrowingDelay
 from penstock.segmentstore.tier2.byte_gate import ByteGate
@@ -82,6 +84,7 @@ class ObjectStorageSettings:
         put_attempts_max: how often a creation whose outcome is unknown is attempted.
         put_deadline_s: no further attempt is started this long after the first one.
         put_retry_delay_s: pause before the second attempt; it doubles.
+        full_retry_s: how long users' bytes are not moved after a creation was refused because the bucket is full.
         store: connection to the store.
     """
 
@@ -92,6 +95,7 @@ class ObjectStorageSettings:
     put_attempts_max: int = 3
     put_deadline_s: float = 90.0
     put_retry_delay_s: float = 0.2
+    full_retry_s: float = fixed(30.0)
     store: ObjectStoreSettings = field(default_factory=ObjectStoreSettings)
 
     def __post_init__(self) -> None:
@@ -121,6 +125,8 @@ class ObjectChunkStorage:
         self._prefix = prefix
         self._folder = f"{prefix}/" if prefix else ""
         self._known_identity: bytes | None = None
+        #: Loop time of the last creation that was refused for lack of space, unless one has succeeded since.
+        self._full_s: float | None = None
         self._is_closed = False
 
     @property
@@ -272,8 +278,13 @@ class ObjectChunkStorage:
         return found[:limit]
 
     async def space(self) -> DiskSpace | None:
-        """See `ChunkStorage.space`. Always None."""
-        return None
+        """See `ChunkStorage.space`. None free for `full_retry_s` after the bucket refused a creation as it is full.
+
+        Otherwise unknown. So moves of users' bytes stop, and truncations go before them.
+        """
+        if self._full_s is None or asyncio.get_running_loop().time() - self._full_s >= self._settings.full_retry_s:
+            return None
+        return DiskSpace(0, 1 << 62)
 
     async def close(self) -> None:
         """See `ChunkStorage.close`."""
@@ -317,13 +328,17 @@ class ObjectChunkStorage:
         for attempt in range(1, settings.put_attempts_max + 1):
             try:
                 await self.objects.put_new(key, content, tag)
+            except StorageFullError as error:
+                self._full_s = loop.time()
+                problem: StorageError = error
             except StorageRefusedError as error:
                 if attempt == 1:
                     raise  # The request was not applied, and will not be.
-                problem: StorageError = error
+                problem = error
             except StorageError as error:
                 problem = error
             else:
+                self._full_s = None
                 return True
             found = await self._find(key, problem)
             if found is not None:

@@ -28,7 +28,7 @@ from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults, Sim
 from penstock_simulation.simulated.simulation import Simulation
 from support.inline_work import InlineWork
 
-SETTINGS = ObjectLogSettings(truncate_interval_s=0.0, trim_interval_s=1e6)
+SETTINGS = ObjectLogSettings(truncate_interval_s=0.0, trim_interval_s=1e6, reserve_bytes=0)
 QUICK = ObjectFaults(latency_s_min=0.01, latency_s_max=0.02)
 
 

@@ -196,7 +196,8 @@ class JournalWriter:
         """
         called_s = self._runtime.monotonic_s()
         while True:
-            if self._sealed_at is not None or self._slots or self._is_rolling:
+            is_creating = bool(self._slots) and not self._bucket.space.is_full
+            if self._sealed_at is not None or is_creating or self._is_rolling:
                 await self._next_progress()
             else:
                 if self._checking is None or self._checking.done():
@@ -209,8 +210,11 @@ class JournalWriter:
                 return
 
     async def _check_next_slot(self) -> bool:
-        """Check the next slot of the journal once. Return False if it says nothing. Raises `StorageError`."""
-        journal, slot = self.journal, self.next_slot
+        """Check the first slot that is not settled once. Return False if it says nothing. Raises `StorageError`.
+
+        It may be in flight, in a full bucket. If it is free, the journal has no seal: that is in the first free slot.
+        """
+        journal, slot = self.journal, self.settled
         began_s = self._runtime.monotonic_s()
         header = await self._hedged_header(journal, slot)
         if self.journal != journal:

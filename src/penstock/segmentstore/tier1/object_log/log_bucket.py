@@ -26,6 +26,7 @@ from penstock.model.errors import (
 from penstock.runtime.objects import ObjectStore, ObjectVersion
 from penstock.runtime.pacing import GrowingDelay
 from penstock.runtime.waits import cancel_and_wait
+from penstock.segmentstore.tier1.object_log.bucket_space import BucketSpace
 from penstock.segmentstore.tier1.object_log.container_record import ContainerRecord, record_key
 from penstock.segmentstore.tier1.object_log.journal_format import (
     HEADER_LENGTH,
@@ -79,6 +80,7 @@ class LogBucket:
         self.prefix: str = prefix
         self.cluster_id: str = cluster_id
         self._settings = settings
+        self.space: BucketSpace = BucketSpace(objects, settings, prefix, self.place)
         self._creation_count = 0
         self._hedge_count = 0
 
@@ -116,8 +118,8 @@ class LogBucket:
     async def create(self, journal: bytes, slot: int, content: bytes, nonce: bytes) -> bool:
         """Create the data object of a slot. Return whether it is there; False if a seal is.
 
-        Repeats until one of the two is certain. Raises `CorruptionError` if another process's data are there,
-        `StorageFullError`: then the outcome is unknown.
+        Repeats until one of the two is certain, also while the bucket is full. Raises `CorruptionError` if another
+        process's data are there.
         """
         key = journal_key(self.prefix, journal, slot)
         delay = GrowingDelay(self._settings.retry_delay_s_first, self._settings.retry_delay_s_max)
@@ -126,17 +128,22 @@ class LogBucket:
                 await self._put_hedged(key, content, nonce.hex())
                 return True
             except ObjectExistsError:
-                header = await self.header(journal, slot)
-                if header is not None and header.kind is ObjectKind.SEAL:
-                    return False
-                if header is not None and header.nonce == nonce:
-                    return True
-                if header is not None:
-                    raise CorruptionError(key, 0, "another process writes the same journal") from None
+                pass
+            except StorageFullError as error:
+                if await self.space.refused(error):
+                    continue
             except _FINAL:
                 raise
             except StorageError as error:
                 _log.warning("the log in %s: %s is created again in %.2f s: %s", self.place, key, delay.next_s, error)
+            # Also after an error: a service may break the connection of a long creation whose object exists.
+            header = await self.header(journal, slot)
+            if header is not None and header.kind is ObjectKind.SEAL:
+                return False
+            if header is not None and header.nonce == nonce:
+                return True
+            if header is not None:
+                raise CorruptionError(key, 0, "another process writes the same journal")
             await delay.sleep()
 
     async def seal(self, journal: bytes, slot: int, token: bytes) -> bool:
@@ -147,6 +154,10 @@ class LogBucket:
             try:
                 await self.retried("a seal", lambda: self.objects.put_new(key, seal, token.hex()))
                 return True
+            except StorageFullError as error:
+                if not await self.space.refused(error):
+                    raise
+                continue
             except ObjectExistsError:
                 header = await self.header(journal, slot)
                 if header is not None:
@@ -251,6 +262,7 @@ class LogBucket:
         content = record.encode()
         delay = GrowingDelay(self._settings.retry_delay_s_first, self._settings.retry_delay_s_max)
         attempt = 0
+        full: StorageFullError | None = None
         while True:
             attempt += 1
             try:
@@ -260,6 +272,12 @@ class LogBucket:
                     return StoredRecord(record, await self.objects.put_if(key, content, before.version))
             except (ObjectExistsError, ObjectChangedError):
                 pass  # By this call, by another, or not at all: the record says it.
+            except StorageFullError as error:
+                if self._attempts_max:
+                    raise
+                if await self.space.refused(error):
+                    continue
+                full = error  # Another process may have changed the record: then it does not matter.
             except _FINAL:
                 raise
             except StorageError as error:
@@ -273,6 +291,8 @@ class LogBucket:
                 raise ObjectChangedError(key, "another process has created it")
             if before is not None and (found is None or not found.version.is_same(before.version)):
                 raise ObjectChangedError(key, "another process has changed it")
+            if full is not None:
+                raise full
             await delay.sleep()
 
 

@@ -180,6 +180,7 @@ class LogProcess:
         await self.trim.run_once()
 
     async def _keep_trimming(self) -> None:
+        await self.bucket.space.fill()
         while True:
             await asyncio.sleep(self.settings.trim_interval_s)
             try:

@@ -19,6 +19,7 @@ from penstock.model.errors import (
     ObjectChangedError,
     PenstockError,
     StorageError,
+    StorageFullError,
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
@@ -343,9 +344,17 @@ class ObjectLog:
             last_slot, self._last_slot = self._last_slot, -1
             began_s = self._process.runtime.monotonic_s()
             journal = self._process.writer.journal
-            await self._change(
-                lambda record: record.with_end(end, is_empty=last_slot < record.pieces[-1].first).with_piece(journal, 0)
-            )
+
+            def moved(record: ContainerRecord) -> ContainerRecord:
+                return record.with_end(end, is_empty=last_slot < record.pieces[-1].first).with_piece(journal, 0)
+
+            while True:
+                try:
+                    await self._change(moved)
+                    break
+                except StorageFullError as error:
+                    _log.warning("%s moves to another journal later: %s", self._describe(), error)
+                await asyncio.sleep(self._settings.full_retry_s)
             self._confirmed_s = max(self._confirmed_s, began_s)
 
     def fence(self) -> None:
@@ -401,7 +410,10 @@ class ObjectLog:
         is_due = now_s - self._truncated_s >= self._settings.truncate_interval_s
         if is_due or self._appended_bytes >= self._settings.truncate_bytes:
             self._truncated_s, self._appended_bytes = now_s, 0
-            await self.record_truncation()
+            try:
+                await self.record_truncation()
+            except StorageFullError as error:
+                _log.warning("a truncation of %s is recorded later: %s", self._describe(), error)
 
     async def record_truncation(self) -> None:
         """See `Member.record_truncation`. The process then deletes what is not needed any more."""
@@ -457,8 +469,8 @@ class ObjectLog:
         self._process.writer.detach(self)
 
     async def space(self) -> DiskSpace | None:
-        """See `DurableLog.space`. Always None."""
-        return None
+        """See `DurableLog.space`. None free while the bucket refuses objects because it is full; else unknown."""
+        return await self._process.bucket.space.ask()
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -499,7 +511,12 @@ class ObjectLog:
         while self._unacknowledged and self._state is _State.CLOSING:
             self._settled.clear()
             self._process.writer.hurry()
-            await self._settled.wait()
+            try:
+                async with asyncio.timeout(self._settings.close_wait_s):
+                    await self._settled.wait()
+            except TimeoutError:
+                if self._process.bucket.space.is_full:
+                    self.fail(StorageFullError(f"{self._describe()}: the bucket is full, and the log is closed"))
         is_own = is_open and self._state is _State.CLOSING and self._fenced is None
         self._process.writer.detach(self)
         if self.epoch:

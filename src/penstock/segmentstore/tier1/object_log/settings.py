@@ -35,6 +35,9 @@ class ObjectLogSettings:
         truncate_bytes: ... unless the container has appended this many bytes since. An idle container frees the journal
             after as many bytes of other containers.
         trim_interval_s: how often the process deletes what is not needed any more.
+        reserve_bytes: objects without meaning that are kept in the bucket, and deleted when it is full, so that
+            truncations and deletions continue; 0: none.
+        full_retry_s: how often a full bucket is tried again.
         close_wait_s: how long a close waits for the record that says so. Without it the next owner waits for the lease.
         slots_max: slots of one journal; another journal follows.
     """
@@ -57,6 +60,8 @@ class ObjectLogSettings:
     truncate_interval_s: float = 60.0
     truncate_bytes: int = 64 * MIB
     trim_interval_s: float = fixed(60.0)
+    reserve_bytes: int = 32 * MIB
+    full_retry_s: float = fixed(5.0)
     close_wait_s: float = fixed(5.0)
     slots_max: int = fixed(SLOTS_MAX)
 
@@ -68,10 +73,17 @@ class ObjectLogSettings:
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("batch_interval_s", "gather_s", "hedge_s", "truncate_interval_s", "kept_bytes_max"):
+        for name in (
+            "batch_interval_s",
+            "gather_s",
+            "hedge_s",
+            "truncate_interval_s",
+            "kept_bytes_max",
+            "reserve_bytes",
+        ):
             if getattr(self, name) < 0:
                 raise InvalidArgumentError(f"{name} must not be negative, and is {getattr(self, name)}")
-        for name in ("retry_delay_s_first", "retry_delay_s_max", "trim_interval_s", "close_wait_s"):
+        for name in ("retry_delay_s_first", "retry_delay_s_max", "trim_interval_s", "full_retry_s", "close_wait_s"):
             if getattr(self, name) <= 0:
                 raise InvalidArgumentError(f"{name} must be above 0, and is {getattr(self, name)}")
         if not 1 <= self.slots_max <= SLOTS_MAX:
