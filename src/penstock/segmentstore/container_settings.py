@@ -423,8 +423,8 @@ class ContainerSettings:
     whole_read_bytes: int = fixed(64 * 1024)
     storage_reads_max: int = 8
     storage_read_timeout_s: float = 30.0
-    table_compact_bytes: int = fixed(1 * MIB)
-    table_compact_step_bytes: int = fixed(1 * MIB)
+    table_compact_bytes: int = 1 * MIB
+    table_compact_step_bytes: int = 1 * MIB
     table_utilisation_percent: int = fixed(50)
     table_index_min_bytes: int = 1 * MIB
     table_index_percent: int = 12

@@ -98,8 +98,8 @@ class StoreProcessSettings:
     is_hung_killed: bool = True
     restart_delay_s: float = 0.1
     restart_delay_s_max: float = 10.0
-    restart_count_max: int = fixed(3)
-    restart_window_s: float = fixed(60.0)
+    restart_count_max: int = 3
+    restart_window_s: float = 60.0
     return_delay_s: float = 5.0
     lock_wait_s_max: float = fixed(5.0)
     retry_time_max_s: float = 10.0

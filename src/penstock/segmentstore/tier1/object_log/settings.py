@@ -59,7 +59,7 @@ class ObjectLogSettings:
     kept_bytes_max: int = 16 * MIB
     truncate_interval_s: float = 60.0
     truncate_bytes: int = 64 * MIB
-    trim_interval_s: float = fixed(60.0)
+    trim_interval_s: float = 60.0
     reserve_bytes: int = 32 * MIB
     full_retry_s: float = fixed(5.0)
     close_wait_s: float = fixed(5.0)
