@@ -24,6 +24,7 @@ from penstock.model.errors import (
 )
 from penstock.runtime.objects import ObjectPlace
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.tier1.object_log.bucket_space import RESERVE_PREFIX
 from penstock.segmentstore.tier1.object_log.container_record import ContainerRecord, LogPiece, record_key
 from penstock.segmentstore.tier1.object_log.factory import enable_log
 from penstock.segmentstore.tier1.object_log.journal_format import HEADER_LENGTH, ID_LENGTH
@@ -261,7 +262,7 @@ class ObjectLogAdministration:
                         journals[journal].seal_count += 1
                     else:
                         journals[journal].lengths[slot] = info.length_bytes
-                elif info.key[start:] not in known:
+                elif info.key[start:] not in known and not info.key[start:].startswith(RESERVE_PREFIX):
                     foreign.append(info.key)
         return journals, foreign
 

@@ -21,6 +21,8 @@ from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 
 _log = logging.getLogger(__name__)
 
+#: Begin of the keys of the reserve, below the log's prefix.
+RESERVE_PREFIX: str = "reserve/"
 #: What a bucket that refuses objects seems to have: none free, of very much.
 _NONE_FREE = DiskSpace(0, 1 << 62)
 
@@ -41,7 +43,7 @@ class BucketSpace:
         self._part = bytes(part_bytes)
         count = -(-settings.reserve_bytes // part_bytes) if part_bytes else 0
         start = f"{prefix}/" if prefix else ""
-        self._keys = [f"{start}reserve/{number}" for number in range(count)]
+        self._keys = [f"{start}{RESERVE_PREFIX}{number}" for number in range(count)]
         #: Keys of the reserve that may be in the bucket: deleted by the next refusals, the last one first.
         self._left = list(self._keys)
         self._lock = asyncio.Lock()
