@@ -14,7 +14,7 @@ from penstock.client.groups.group_state import FORMAT_VERSION, GroupState
 from penstock.client.groups.group_watch import WATCHER_COUNT
 from penstock.client.groups.membership import GroupMembership
 from penstock.client.groups.reader_group_record import GroupRecord
-from penstock.model.errors import LaterVersionError, OutcomeUnknownError
+from penstock.model.errors import LaterVersionError
 from penstock.model.names import reader_group_table
 from penstock.model.policies import Scaling
 from penstock.model.segments import VERSION_ANY, TableUpdate
@@ -133,24 +133,6 @@ async def test_an_idle_reader_stores_the_position_after_an_event(cluster, stack)
     ends = {segment: end for reader in readers for segment, end in reader.position().items()}
     assert sum(ends.values()) > 0
     await until(lambda: stored() == ends)
-
-
-async def test_a_failed_pass_of_a_reader_is_repeated_after_the_next_poll(cluster, stack, monkeypatch):
-    """The record itself does not change, and the poll succeeds."""
-    client = await stack.enter_async_context(cluster.client(**FAST))
-    _group, readers = await balanced_group(stack, client, 2)
-    pass_over, passed = GroupMembership._poll_record, []
-
-    async def failing(self, found, *, is_beat):
-        passed.append((self.name, found is not None))
-        if len(passed) == 1:
-            raise OutcomeUnknownError("lost")
-        await pass_over(self, found, is_beat=is_beat)
-
-    await until(lambda: all(reader._membership._is_quiet for reader in readers))
-    monkeypatch.setattr(GroupMembership, "_poll_record", failing)
-    readers[1]._membership.wake()
-    await until(lambda: ("r01", True) in passed)
 
 
 async def test_the_tasks_of_a_client_end_with_its_last_reader(cluster, stack):
