@@ -111,7 +111,6 @@ _READ = "what is acknowledged is in what each later incarnation reads"
 BOOKKEEPER_LOG_MUTATIONS: tuple[Mutation, ...] = (
     _planted("open a log in BookKeeper without the condition", _READ, lambda: _change_without_condition(_is_open)),
     _planted("continue after a fence without a condition", _READ, _continue_after_a_fence),
-    _planted("send entries again that a ledger has", "no frame is stored twice", _send_again_what_was_stored),
     _planted("open an old ledger without recovery", _READ, _believe_the_last_confirmed_entry),
     _planted("delete ledgers before the truncation is recorded", _READ, _delete_before_the_record),
 )  # fmt: skip
@@ -119,3 +118,8 @@ BOOKKEEPER_LOG_MUTATIONS: tuple[Mutation, ...] = (
 
 FORGOTTEN_FENCE: Mutation = _planted("trust a fence of a deleted ledger", _READ, _trust_a_fence_for_ever)
 """A planted bug that a scenario of its own finds."""
+
+REPEATED_ENTRY: Mutation = _planted(
+    "send entries again that a ledger has", "no frame is stored twice", _send_again_what_was_stored
+)
+"""A planted bug that a scenario of its own finds: the record often has the ledger's end before an open reads it."""

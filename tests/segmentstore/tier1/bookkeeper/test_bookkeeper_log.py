@@ -25,7 +25,7 @@ from penstock.segmentstore.tier1.bookkeeper.factory import BookKeeperLogFactory
 from penstock.segmentstore.tier1.bookkeeper.log_record import LogRecord
 from penstock.segmentstore.tier1.bookkeeper.settings import BookKeeperSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
-from penstock_simulation.mutations.bookkeeper_logs import FORGOTTEN_FENCE
+from penstock_simulation.mutations.bookkeeper_logs import FORGOTTEN_FENCE, REPEATED_ENTRY
 from penstock_simulation.simulated.bookies import Bookie, BookieSettings, SimulatedBookies
 from penstock_simulation.simulated.ledgers import SimulatedLedgers
 from penstock_simulation.simulated.simulation import Simulation
@@ -122,6 +122,39 @@ def test_after_a_failed_ledger_the_log_continues_in_another_one(code: int) -> No
         assert await texts(after) == ["1", "2", "3", "4", "5", "6"]
 
     run(scenario)
+
+
+async def _lose_an_answer_and_crash(world: World) -> list[str]:
+    """Lose the answer to "3" while the next ledger is prepared, and crash; return what an open reads.
+
+    The metadata are away, so that the writer cannot close its ledger before "3". Recovery finds "3".
+    """
+    log = await world.opened(replace(SETTINGS, ledger_bytes=22))
+    await append(log, "1", "2")
+    await asyncio.sleep(1)
+    assert len((await world.record()).ledgers) == 2
+    world.clients[0].fail_next.append(-11)
+    world.clients[0].is_metadata_cut = True
+    appending = asyncio.create_task(append(log, "3"))
+    await asyncio.sleep(QUICK.request_timeout_s + 1)
+    world.clients[0].is_metadata_cut = False
+    await appending
+    # No later change of the record has the end of the first ledger.
+    assert (await world.record()).ledgers[0].last_entry is None
+    world.clients[0].is_dead = True
+    return await texts(await world.opened())
+
+
+def test_an_entry_whose_answer_was_lost_is_not_stored_again_in_a_prepared_ledger() -> None:
+    async def scenario(world: World) -> None:
+        assert await _lose_an_answer_and_crash(world) == ["1", "2", "3"]
+
+    async def broken(world: World) -> None:
+        with REPEATED_ENTRY.apply():
+            assert await _lose_an_answer_and_crash(world) == ["1", "2", "3", "3"]
+
+    run(scenario)
+    run(broken)
 
 
 @pytest.mark.parametrize("code", [-19, -102, -14, -15, -999])
