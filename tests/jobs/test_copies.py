@@ -153,7 +153,9 @@ def test_a_plan_of_a_replay_is_read_again_with_and_without_an_identity() -> None
     assert "identity" not in ReplayPlan("all", cut, cut, None).to_text()
 
 
-@pytest.mark.parametrize("how", ["before", "behind", "lost", "limit"])
+@pytest.mark.parametrize(
+    "how", ["lost", "limit", *(pytest.param(how, marks=pytest.mark.nightly) for how in ("before", "behind"))]
+)
 def test_a_copy_that_is_cut_off_anywhere_continues_without_a_gap(client: penstock.Client, how: str) -> None:
     """The copy dies before or after each request, or its reply is lost; the next run has portions of another size.
 

@@ -8,7 +8,7 @@ from penstock.controller.scaling import auto_scaler
 from penstock_simulation.load_ramp import describe, play_load_ramp
 
 
-@pytest.mark.parametrize("seed", [0, 5, 10, 13])
+@pytest.mark.parametrize("seed", [5, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (0, 10, 13))])
 def test_a_stream_follows_its_load_through_crashes(seed: int) -> None:
     """Two stores and one, the controller beside them and apart; crashes of each, before the split and before the merge.
 

@@ -202,7 +202,9 @@ def check_log(promises: Sequence[object], found: FoundFrames) -> Iterable[str]:
                 yield f"epoch {found.epoch} does not follow {seen.epoch}"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [3, 4, 5, 6, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (0, 1, 2, 7, 8, 9))]
+)
 async def test_log_survives_every_explored_crash_state(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     """1 000 states and more of the log's use for each of ten seeds, crashes of recovery not counted.
 
