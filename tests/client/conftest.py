@@ -96,6 +96,9 @@ class FakeConnection(asyncio.BufferedProtocol):
 
     async def answer(self, command):
         store, segments = self.store, self.store.segments
+        if store.loses_table_requests and "Table" in type(command).__name__:
+            store.request_lost.set()
+            return
         name = getattr(command, "segment", "") or self.writers.get(getattr(command, "writer_id", b""), "")
         if isinstance(command, (wire.MergeSegments, wire.MergeSegmentsBatch)):
             name = command.target
@@ -303,7 +306,11 @@ class FakeConnection(asyncio.BufferedProtocol):
 
 
 class FakeStore:
-    """A segment store in memory. `gate` holds appends back while it is not set."""
+    """A segment store in memory.
+
+    `gate` holds appends back while it is not set. While `loses_table_requests`, requests about tables get no reply, and
+    `request_lost` is set with the first one.
+    """
 
     def __init__(self) -> None:
         self.segments = MemorySegments()
@@ -313,6 +320,8 @@ class FakeStore:
         self.wrong_hosts: set[str] = set()
         self.faults: dict[str, int] = {}
         self.refuses = False
+        self.loses_table_requests = False
+        self.request_lost = asyncio.Event()
         self.merges_plainly = False
         self.gate = asyncio.Event()
         self.gate.set()

@@ -372,7 +372,7 @@ async def test_segment_reader_returns_exactly_the_range(cluster):
 
 async def test_reader_continues_after_the_store_was_away_for_too_long(cluster):
     # Reading is given up after retry_time_max_s with an error; the next calls continue where the events ended.
-    async with cluster.client(retry_time_max_s=0.05, position_interval_s=1000, reader_group_refresh_s=1000) as client:
+    async with cluster.client(retry_time_max_s=1.0, position_interval_s=1000, reader_group_refresh_s=1000) as client:
         await fill(client, 20)
         group = await client.reader_group("audit", ["retail/orders"])
         reader = await group.reader()

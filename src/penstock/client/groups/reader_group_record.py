@@ -26,6 +26,7 @@ from penstock.model.errors import (
     NoSuchReaderGroupError,
     NoSuchSegmentError,
     OutcomeUnknownError,
+    PenstockError,
     SegmentExistsError,
     TableKeyMissingError,
     TableKeyVersionError,
@@ -39,6 +40,9 @@ _REVISION_KEY = b"revision"
 #: The longest pause after the first lost race; it doubles after each further one.
 _UPDATE_PAUSE_MAX_S = 0.02
 _UPDATE_PAUSE_S_LIMIT = 1.0
+#: After this time a change no longer waits for the request of another one: both are then under way, and one of them
+#: finds that the record has changed.
+_TURN_WAIT_S = 1.0
 
 _Step = Callable[[GroupState], GroupState]
 
@@ -53,6 +57,10 @@ class _Change:
         # For a step that changes nothing: the earliest acceptable time of the record's last verification.
         self.oldest_s = oldest_s
         self.state: GroupState | None = None
+
+    def is_made(self) -> bool:
+        """Return whether the record has it."""
+        return self.state is not None
 
 
 class GroupRecord:
@@ -141,24 +149,18 @@ class GroupRecord:
 
         `max_age_s`: for a step that changes nothing, the maximum age of the cached record in seconds.
 
-        Raises `MetadataConflictError` after `reader_group_update_count_max` lost races.
+        Raises `MetadataConflictError` after `reader_group_update_count_max` lost races, or if the time ends during
+        them; `OutcomeUnknownError` if the store did not answer in `retry_time_max_s`.
         """
         change = _Change(step, asyncio.get_running_loop().time() - max_age_s)
         self._changes.append(change)
         try:
             with self._bounded("update") as deadline:
+                turn = await self._take_turn(change, deadline)
                 try:
-                    async with asyncio.timeout_at(deadline.at_s):
-                        await self._turn.acquire()
-                except TimeoutError:
-                    if change.state is None:
-                        raise self._unanswered(deadline) from None
-                    return change.state
-                try:
-                    if change.state is None:
-                        await self._make_changes()
+                    await self._make_changes(change, deadline)
                 finally:
-                    self._turn.release()
+                    turn.release()
         finally:
             if change in self._changes:
                 self._changes.remove(change)
@@ -192,18 +194,38 @@ class GroupRecord:
             f"{deadline.what}: no answer in the {deadline.limit_s:g} s that it may take ({deadline.limit_name})"
         )
 
-    async def _make_changes(self) -> None:
-        """Make all pending changes in one write of the record."""
+    async def _take_turn(self, change: _Change, deadline: Deadline) -> asyncio.Lock:
+        """Return the lock of those that write the record, acquired. A request that hangs does not keep it for long."""
+        while True:
+            turn = self._turn
+            try:
+                async with asyncio.timeout(deadline.bounded_s(_TURN_WAIT_S)):
+                    await turn.acquire()
+            except TimeoutError:
+                if not change.is_made() and not deadline.left_s():
+                    raise self._unanswered(deadline) from None
+                if turn is self._turn:
+                    self._turn = asyncio.Lock()
+                continue
+            if turn is self._turn:
+                return turn
+            # Its holder was overtaken, so this is no longer the turn that others wait for.
+            turn.release()
+
+    async def _make_changes(self, mine: _Change, deadline: Deadline) -> None:
+        """Make all pending changes, `mine` among them, in one write of the record."""
         attempt_count_max = self._cluster.settings.reader_group_update_count_max
         pause_s_max = GrowingDelay(_UPDATE_PAUSE_MAX_S, _UPDATE_PAUSE_S_LIMIT)
         for _ in range(attempt_count_max):
+            if mine.is_made():
+                return
             before = self.known or await self._verify(())
             version = self._version
             changes, changed = list(self._changes), before
             for change in changes:
                 changed = change.step(changed)
             if changed is before or changed == before:
-                oldest_s = max(change.oldest_s for change in changes)
+                oldest_s = max((change.oldest_s for change in changes), default=float("-inf"))
                 # The cached record is an earlier one; an equal record may have been read since.
                 if self._verified_s < oldest_s and await self._verify(()) != before:
                     continue
@@ -212,9 +234,11 @@ class GroupRecord:
                 changed = msgspec.structs.replace(changed, revision=before.revision + 1)
                 try:
                     await self._put(changed, version)
-                except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError):
+                except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError) as error:
+                    if mine.is_made():
+                        return  # Made by a change that overtook this one.
                     # A lost race or a lost reply. Repeating the steps is harmless. The pause grows with contention.
-                    await asyncio.sleep(pause_s_max.take() * self._cluster.rng.random())
+                    await self._pause(pause_s_max.take() * self._cluster.rng.random(), deadline, error)
                     continue
                 except NoSuchSegmentError as error:
                     raise self._gone() from error
@@ -227,6 +251,18 @@ class GroupRecord:
             f"reader group {self.scope}/{self.name}: {attempt_count_max} updates in a row conflicted with other readers"
         )
 
+    async def _pause(self, pause_s: float, deadline: Deadline, error: PenstockError) -> None:
+        """Wait before the next attempt. Raises if there is no time for one: it would fail, whatever the store does."""
+        if deadline.left_s() > pause_s:
+            await asyncio.sleep(pause_s)
+        elif isinstance(error, OutcomeUnknownError):
+            raise self._unanswered(deadline) from error
+        else:
+            raise MetadataConflictError(
+                f"{deadline.what}: other readers changed the record in all of the {deadline.limit_s:g} s that it may "
+                f"take ({deadline.limit_name})"
+            ) from error
+
     async def _put(self, state: GroupState, version: int) -> None:
         parts = pack_record(state.encode())
         updates = [
@@ -237,9 +273,15 @@ class GroupRecord:
         updates += [TableUpdate(part_key(number), part, VERSION_ANY) for number, part in enumerate(parts[1:], 1)]
         asked_s = asyncio.get_running_loop().time()
         # Nothing is known until there is a reply.
-        self.known = None
+        self._forget()
         versions = await self._cluster.segments.table_put(self._table, updates)
-        self.known, self._version, self._verified_s = state, versions[0], asked_s
+        # Another change may have overtaken this one, with a later revision.
+        if self.known is None or self.known.revision < state.revision:
+            self.known, self._version = state, versions[0]
+        self._verified_s = max(self._verified_s, asked_s)
+
+    def _forget(self) -> None:
+        self.known = None
 
     async def _verify(self, readers: Collection[str]) -> GroupState:
         """Return the current record, read only if it has changed; read the heartbeats of `readers` as well."""
