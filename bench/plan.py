@@ -10,7 +10,8 @@ import random
 import statistics
 import time
 
-from penstock.model.assignment_plan import UNASSIGNED, LiveStore, Loads, MoveSettings, plan
+from penstock.model.assignment_plan import UNASSIGNED, LiveStore, Loads, plan
+from penstock.model.move_settings import MoveSettings
 
 CONTAINERS = 1000
 STORES = 100

@@ -24,7 +24,7 @@ from penstock.runtime.objects import ObjectStoreSettings, ObjectVersion
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
-from penstock.segmentstore.tier2.object_storage import ObjectStorageSettings
+from penstock.segmentstore.tier2.object_storage_settings import ObjectStorageSettings
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
 from penstock.server.bucket_log import BucketLog, open_bucket_log
 from penstock.server.settings import StandaloneSettings

@@ -30,7 +30,8 @@ from penstock.runtime.obstore_objects import ObstoreObjects
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo, ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
-from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage, HdfsStorageSettings
+from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage
+from penstock.segmentstore.tier2.hdfs_storage_settings import HdfsStorageSettings
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage

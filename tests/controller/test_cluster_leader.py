@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.controller.cluster.leader import ClusterLeader, LeaderSettings
+from penstock.controller.cluster.leader import ClusterLeader
+from penstock.controller.cluster.settings import LeaderSettings
 from penstock.controller.cluster.view import read_cluster
-from penstock.model.assignment_plan import MoveSettings
 from penstock.model.cluster_nodes import (
     ASSIGNMENT_PATH,
     ENDS_PATH,
@@ -30,6 +30,7 @@ from penstock.model.cluster_nodes import (
     host_node_name,
 )
 from penstock.model.errors.coordination import CoordinationError, NodeExistsError, NoSuchNodeError
+from penstock.model.move_settings import MoveSettings
 from penstock.runtime.coordination import CoordinationSettings
 from penstock_simulation.simulated.simulation import Simulation
 from penstock_simulation.simulated.zookeeper import SimulatedZooKeeper, ZooKeeperSettings

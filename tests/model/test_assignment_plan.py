@@ -11,17 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model.assignment_plan import (
-    UNASSIGNED,
-    Departures,
-    LiveStore,
-    Loads,
-    Move,
-    MoveReason,
-    MoveSettings,
-    plan,
-)
+from penstock.model.assignment_plan import UNASSIGNED, Departures, LiveStore, Loads, Move, MoveReason, plan
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.move_settings import MoveSettings
 
 #: No limit of hand-overs.
 ALL = MoveSettings(at_once=10_000, per_store=10_000)

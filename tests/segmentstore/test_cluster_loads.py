@@ -9,11 +9,13 @@ import asyncio
 
 import pytest
 
-from penstock.controller.cluster.leader import ClusterLeader, LeaderSettings
+from penstock.controller.cluster.leader import ClusterLeader
+from penstock.controller.cluster.settings import LeaderSettings
 from penstock.controller.cluster.view import read_cluster
-from penstock.model.assignment_plan import MoveReason, MoveSettings
+from penstock.model.assignment_plan import MoveReason
 from penstock.model.cluster_nodes import LOADS_PATH, HostState, LoadNode, decode_node, encode_node
 from penstock.model.errors import StorageError
+from penstock.model.move_settings import MoveSettings
 from penstock.segmentstore.cluster.loads import ContainerCounts, StoreCounts, load_node
 from penstock.segmentstore.cluster.settings import MemberSettings
 from segmentstore.test_cluster_member import CONTAINERS, Containers, World, run

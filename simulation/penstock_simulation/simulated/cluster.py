@@ -42,8 +42,10 @@ from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
-from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage, HdfsStorageSettings
-from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage, ObjectStorageSettings
+from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage
+from penstock.segmentstore.tier2.hdfs_storage_settings import HdfsStorageSettings
+from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
+from penstock.segmentstore.tier2.object_storage_settings import ObjectStorageSettings
 from penstock.server.cluster_settings import ClusterSettings as ProcessClusterSettings
 from penstock.server.data_directory import DataDirectory
 from penstock.server.directory_watch import DirectoryWatch

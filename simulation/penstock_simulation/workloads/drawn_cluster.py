@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.client.settings import ClientSettings
-from penstock.controller.cluster.leader import LeaderSettings
+from penstock.controller.cluster.settings import LeaderSettings
 from penstock.controller.settings import ControllerSettings, RetentionSettings, WatermarkSettings
-from penstock.model.assignment_plan import MoveSettings
+from penstock.model.move_settings import MoveSettings
 from penstock.runtime.sockets import DeadPeerSettings
 from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.cluster.settings import MemberSettings
@@ -28,7 +28,7 @@ from penstock.segmentstore.settings import CacheSettings, DiskCacheSettings, Seg
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
-from penstock.segmentstore.tier2.object_storage import ObjectStorageSettings
+from penstock.segmentstore.tier2.object_storage_settings import ObjectStorageSettings
 from penstock.server.cluster_settings import ClusterSettings as ProcessClusterSettings
 from penstock.server.settings import StoreProcessSettings
 from penstock_simulation.chunk_faults import ChunkFaults

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from penstock.cli.failure import code_of, fail
 from penstock.model.errors import DataDirectoryLostError, InvalidArgumentError, LogTakenOverError, PenstockError
-from penstock.runtime.client_security import CA_VARIABLE
 from penstock.runtime.collector import settle_collector
 from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.heap import bound_heaps, keep_heap_small
@@ -23,7 +22,6 @@ from penstock.runtime.logs import log_to_standard_error
 from penstock.runtime.service_manager import ServiceManager
 from penstock.runtime.settings import load_settings
 from penstock.runtime.sockets import can_resolve
-from penstock.server.pravega_settings import read_pravega_settings
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
 from penstock.server.web_process import DERIVED_OFFSET, WebListener
@@ -60,6 +58,8 @@ def serve(
 
 def flags_of_pravega(file: Path) -> dict[str, object]:
     """Return the settings of a file of Pravega as options, and report what has no meaning here."""
+    from penstock.server.pravega_settings import read_pravega_settings
+
     found = read_pravega_settings(file)
     if found.ignored:
         sys.stderr.write(f"penstock: {file}: these settings have no effect here: {', '.join(found.ignored)}\n")
@@ -179,6 +179,8 @@ def _web_listener(server: Standalone) -> WebListener:
         paths = server.security.paths
         options += ["--certificate", str(paths.certificate), "--private-key", str(paths.private_key)]
         if paths.authority.exists():
+            from penstock.runtime.client_security import CA_VARIABLE
+
             environment[CA_VARIABLE] = str(paths.authority)
     else:
         # The server itself was allowed to listen here.

@@ -15,11 +15,8 @@ import time
 from collections.abc import Callable
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.runtime.bookkeeper import open_ledger_store
-from penstock.runtime.directory_objects import DirectoryObjects
 from penstock.runtime.disk import Disk, LocalDisk
 from penstock.runtime.files import FilePlace, FileStore, FileStoreSettings, OpenFileStore
-from penstock.runtime.hdfs_files import open_file_store
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace, LedgerStore, OpenLedgerStore
 from penstock.runtime.object_requests import ObjectRequests
 from penstock.runtime.objects import (
@@ -29,7 +26,6 @@ from penstock.runtime.objects import (
     ObjectStoreSettings,
     OpenObjectStore,
 )
-from penstock.runtime.obstore_objects import open_object_store
 from penstock.runtime.program import WatchProgram, resident_bytes, watch_program
 from penstock.runtime.standard_descriptors import open_standard_descriptors
 from penstock.runtime.turns import Turns
@@ -119,15 +115,34 @@ def real_runtime(thread_count_max: int = 8) -> Runtime:
         resident_bytes=resident_bytes,
         watch_program=watch_program,
         open_objects=_open_objects,
-        open_files=open_file_store,
-        open_ledgers=open_ledger_store,
+        open_files=_open_files,
+        open_ledgers=_open_ledgers,
     )
+
+
+# Each opens its kind of store with code that is loaded only then: most processes use none of them.
 
 
 def _open_objects(place: ObjectPlace, settings: ObjectStoreSettings) -> ObjectStore:
     if place.scheme == DIRECTORY_SCHEME:
+        from penstock.runtime.directory_objects import DirectoryObjects
+
         return DirectoryObjects(f"/{place.prefix}", settings)
+    from penstock.runtime.obstore_objects import open_object_store
+
     return open_object_store(place, settings)
+
+
+def _open_files(place: FilePlace, settings: FileStoreSettings, work: BlockingWork) -> FileStore:
+    from penstock.runtime.hdfs_files import open_file_store
+
+    return open_file_store(place, settings, work)
+
+
+def _open_ledgers(place: LedgerPlace, settings: LedgerClientSettings, work: BlockingWork) -> LedgerStore:
+    from penstock.runtime.bookkeeper import open_ledger_store
+
+    return open_ledger_store(place, settings, work)
 
 
 def _no_objects(place: ObjectPlace, settings: ObjectStoreSettings) -> ObjectStore:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.model.errors import PenstockError, ProtocolError
 from penstock.model.segments import Buffer
@@ -32,7 +32,6 @@ from penstock.segmentstore.request_memory import memory_of
 from penstock.segmentstore.request_processor import RequestProcessor
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.token_access import TokenAccess
 from penstock.segmentstore.writer_budget import WriterBudget, WriterSlots
 from penstock.wire.append_runs import may_be_kept
 from penstock.wire.codec import decode_request, encode
@@ -49,6 +48,9 @@ from penstock.wire.commands import (
 )
 from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
 from penstock.wire.framing import FrameReceiver
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.token_access import TokenAccess
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -9,17 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.model.errors import ProtocolError
-from penstock.segmentstore.token_access import WITHOUT_TOKEN, TokenAccess
 from penstock.segmentstore.writer_tokens import WriterTokens
+from penstock.wire import commands as wire
 from penstock.wire.codec import FRAME_LENGTH_MAX
 from penstock.wire.commands import AuthTokenCheckFailed, Hello, KeepAlive, SetupAppend, WireCommand
 from penstock.wire.framing import FrameReceiver
 
+if TYPE_CHECKING:
+    from penstock.segmentstore.token_access import TokenAccess
+
 _log = logging.getLogger(__name__)
 
+#: Commands without a token of their own.
+WITHOUT_TOKEN = frozenset({
+    wire.Hello, wire.KeepAlive,
+    wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd,
+})  # fmt: skip
 #: Longest frame of a connection without an accepted token. Tokens and names are shorter.
 FRAME_LENGTH_UNPROVEN = 64 * 1024
 #: How long a connection may be without an accepted token.

@@ -13,9 +13,9 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Coroutine
+from typing import TYPE_CHECKING
 
 from penstock.runtime.sockets import bound_receive_buffers, detect_dead_peers, dual_stack_socket
-from penstock.runtime.tls_listener import HandshakeSettings, TlsListener
 from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.connection import Connection
 from penstock.segmentstore.connection_access import UnprovenConnections
@@ -26,8 +26,11 @@ from penstock.segmentstore.ingest_window import WINDOW_BYTES_LEAST
 from penstock.segmentstore.mark_guard import MarkGuard
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.token_access import TokenAccess
 from penstock.segmentstore.writer_budget import WriterBudget
+
+if TYPE_CHECKING:
+    from penstock.runtime.tls_listener import TlsListener
+    from penstock.segmentstore.token_access import TokenAccess
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -145,6 +148,8 @@ class SegmentStoreServer:
         self.port = self.port or self.last_port
 
     async def _start_encrypted(self, host: str, port: int, tls: ssl.SSLContext) -> None:
+        from penstock.runtime.tls_listener import HandshakeSettings, TlsListener
+
         bounds = HandshakeSettings(waiting_max=max(self.settings.connections_max // _WAITING_SHARE_DIVISOR, 1))
         listener = TlsListener(tls, lambda: Connection(self), bounds)
         self._servers.append(listener)

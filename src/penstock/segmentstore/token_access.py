@@ -16,6 +16,7 @@ from penstock.model.errors import PenstockError, TokenExpiredError, TokenRefused
 from penstock.model.names import is_mark_segment
 from penstock.model.permissions import Permission
 from penstock.security.tokens import LEEWAY_S, STATISTICS_CLAIM, TokenVerifier
+from penstock.segmentstore.connection_access import WITHOUT_TOKEN
 from penstock.segmentstore.request_audit import RequestAudit
 from penstock.wire import commands as wire
 from penstock.wire.commands import AuthTokenCheckFailed, WireCommand
@@ -44,12 +45,6 @@ def _segment(command: Any) -> tuple[str, ...]:
 _READ = _Rule(Permission.READ, _segment)
 _UPDATE = _Rule(Permission.READ_UPDATE, _segment)
 _SERVER = _Rule(Permission.READ_UPDATE)
-
-#: Commands without a token of their own.
-WITHOUT_TOKEN = frozenset({
-    wire.Hello, wire.KeepAlive,
-    wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd,
-})  # fmt: skip
 
 RULES: Mapping[type[WireCommand], _Rule] = {
     wire.ReadSegment: _READ,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.model.findings import FindingKind
 from penstock.operations.health import Health
 from penstock.runtime.runtime import Runtime
-from penstock.security.audit_log import AuditLog
-from penstock.security.secrets_directory import security_paths
 from penstock.server.settings import StandaloneSettings
+
+# Imported where it is used: most servers have none.
+if TYPE_CHECKING:
+    from penstock.security.audit_log import AuditLog
 
 
 def audit_path(settings: StandaloneSettings, *, has_default: bool, store: str = "") -> Path | None:
@@ -23,6 +26,8 @@ def audit_path(settings: StandaloneSettings, *, has_default: bool, store: str = 
     if settings.audit.file:
         path = Path(settings.audit.file)
     elif has_default:
+        from penstock.security.secrets_directory import security_paths
+
         path = Path(security_paths(settings.security, settings.data_dir).audit_log)
     else:
         return None
@@ -35,6 +40,8 @@ async def start_audit(
     """Start the audit log, if there is one; `stops` ends it. Raises `AuditLogError`."""
     if path is None:
         return None
+    from penstock.security.audit_log import AuditLog
+
     audit = AuditLog(path, settings.audit, runtime.work, runtime.wall_clock_ms)
     await audit.start()
     stops.push_async_callback(audit.stop)

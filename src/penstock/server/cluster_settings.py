@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from penstock.controller.cluster.leader import LeaderSettings
-from penstock.model.cluster_nodes import Endpoint
+from penstock.controller.cluster.settings import LeaderSettings
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.coordination import CoordinationAccess, CoordinationPlace, CoordinationSettings
 from penstock.segmentstore.cluster.settings import MemberSettings
+
+if TYPE_CHECKING:
+    from penstock.model.cluster_nodes import Endpoint
 
 #: The listener that there is if none is named.
 DEFAULT_LISTENER = "default"
@@ -39,6 +42,8 @@ class Listener:
         `has_tls`: then an address of loopback is given as ``localhost``: the TLS library of Pravega's Rust and Python
         clients accepts no addresses.
         """
+        from penstock.model.cluster_nodes import Endpoint
+
         host = self.advertised_host or (machine if self.host in WILDCARD_HOSTS else self.host)
         if has_tls and not self.advertised_host and is_loopback(host):
             host = "localhost"

@@ -11,8 +11,6 @@ from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
-from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage
-from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.server.data_directory import DataDirectory
 from penstock.server.settings import StandaloneSettings
 
@@ -26,6 +24,8 @@ def open_long_term_storage(settings: StandaloneSettings, directory: DataDirector
     Raises `InvalidArgumentError` for unusable settings, and when the libraries for it are not installed.
     """
     if settings.is_hdfs_storage:
+        from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage
+
         folder = FilePlace.parse(settings.tier2)
         files = runtime.open_files(folder, settings.hdfs_storage.files, runtime.work)
         return HdfsChunkStorage(files, runtime.rng, folder.root, settings.hdfs_storage)
@@ -35,6 +35,8 @@ def open_long_term_storage(settings: StandaloneSettings, directory: DataDirector
         )
         chunks = settings.long_term_storage.within(budget)
         return DirectoryChunkStorage(settings.tier2 or directory.tier2, directory.held, chunks)
+    from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
+
     place = ObjectPlace.parse(settings.tier2)
     objects = runtime.open_objects(place, settings.object_storage.store)
     return ObjectChunkStorage(objects, runtime.rng, settings.object_storage, prefix=place.prefix)

@@ -21,8 +21,8 @@ from penstock.segmentstore.tier1.bookkeeper.settings import BookKeeperSettings
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
-from penstock.segmentstore.tier2.hdfs_storage import HdfsStorageSettings
-from penstock.segmentstore.tier2.object_storage import ObjectStorageSettings
+from penstock.segmentstore.tier2.hdfs_storage_settings import HdfsStorageSettings
+from penstock.segmentstore.tier2.object_storage_settings import ObjectStorageSettings
 from penstock.server.cluster_settings import WILDCARD_HOSTS, ClusterSettings
 from penstock.server.web_process import WebServerSettings
 

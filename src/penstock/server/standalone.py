@@ -24,11 +24,6 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from penstock.client.settings import ClientSettings
-from penstock.client.statistics.wire_scale_advice import WireScaleAdvisor
-from penstock.client.transport.connection_pool import ConnectionPool
-from penstock.client.transport.wire_segments import WireSegments
-from penstock.controller.grpc.guard import CallGuard
 from penstock.controller.grpc.server import GrpcServer
 from penstock.controller.locator import AssignedLocator, ContainerLocator, SingleStoreLocator
 from penstock.controller.metadata.layout import SYSTEM_TABLES
@@ -46,44 +41,37 @@ from penstock.model.errors import (
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
-from penstock.operations.controller_metrics import ControllerMetrics
 from penstock.operations.health import Health, Status
-from penstock.operations.process_metrics import ProcessMetrics
 from penstock.operations.store_health import store_health
-from penstock.operations.store_metrics import StoreMetrics
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.version import penstock_version
-from penstock.security.audit_log import AuditLog
-from penstock.security.secrets_directory import make_missing_files, security_paths
-from penstock.security.server_security import ServerSecurity, open_security
-from penstock.security.tokens import MasterTokens
 from penstock.segmentstore.admin_server import AdminServer, allow_all
 from penstock.segmentstore.layout_settings import LayoutMode
-from penstock.segmentstore.request_audit import RequestAudit
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
-from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
-from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
-from penstock.segmentstore.token_access import TokenAccess
 from penstock.server.audit import audit_path, start_audit, with_audit
-from penstock.server.bucket_log import open_bucket_log
 from penstock.server.data_directory import DataDirectory, Identity
 from penstock.server.directory_watch import DirectoryWatch
 from penstock.server.errors import DataDirectoryError, PortInUseError, StoreProcessError, StoreRefusedError
 from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.server.settings import StandaloneSettings
-from penstock.server.store_processes.health import processes_health
-from penstock.server.store_processes.processes import StoreProcesses
 
+# Imported where they are used: parts that only some servers have. tests/test_modules_of_a_server.py names them.
 if TYPE_CHECKING:
+    from penstock.client.settings import ClientSettings
+    from penstock.client.transport.connection_pool import ConnectionPool
+    from penstock.controller.grpc.guard import CallGuard
     from penstock.operations.endpoint import OperationsEndpoint
     from penstock.operations.group_lag import GroupLags
+    from penstock.security.audit_log import AuditLog
+    from penstock.security.server_security import ServerSecurity
+    from penstock.segmentstore.token_access import TokenAccess
+    from penstock.server.store_processes.processes import StoreProcesses
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -175,6 +163,8 @@ class Standalone:
     def health(self) -> Health:
         """The health of all parts of this server."""
         if self.processes is not None:
+            from penstock.server.store_processes.health import processes_health
+
             stores = processes_health(self.processes)
         elif self.store is not None:
             stores = Health(children={"0": store_health(self.store)})
@@ -235,6 +225,9 @@ class Standalone:
             store, locator = await self._start_store()
             segments, advisor = store, StoreScaleAdvisor(store)
         else:
+            from penstock.client.statistics.wire_scale_advice import WireScaleAdvisor
+            from penstock.client.transport.wire_segments import WireSegments
+
             pool, client, locator, cluster_id = await self._start_processes()
             # With authentication, each request has a token from the pool.
             token = "" if self._has_auth else cluster_id
@@ -270,10 +263,11 @@ class Standalone:
         self._stops.push_async_callback(front.stop)
         self.controller_port, self.front = front.port, front
         if self.operations is not None:
-            self.operations.collectors.append(ControllerMetrics(front, service, self.audit).collect)
             # Only now: a server without metrics does not load the code of reader groups.
+            from penstock.operations.controller_metrics import ControllerMetrics
             from penstock.operations.group_lag import GroupLags
 
+            self.operations.collectors.append(ControllerMetrics(front, service, self.audit).collect)
             self.group_lags = lags = GroupLags(service, segments, settings.operations.groups_max)
             lags.start()
             self._stops.push_async_callback(lags.stop)
@@ -286,6 +280,7 @@ class Standalone:
             return None
         # Only now: a server without this port does not load an HTTP library.
         from penstock.operations.endpoint import OperationsEndpoint
+        from penstock.operations.process_metrics import ProcessMetrics
 
         endpoint = OperationsEndpoint(settings, health=lambda: self.health, work=self.runtime.work, tls=tls)
         host = settings.host or self.settings.host
@@ -316,6 +311,8 @@ class Standalone:
         try:
             await store.start()
         except LogFencedError as error:
+            from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
+
             if isinstance(logs, ObjectLogFactory):
                 await logs.process.check_may_open()  # Raises the error that says by which server.
             raise error
@@ -336,6 +333,8 @@ class Standalone:
         self._stops.push_async_callback(server.stop)
         self.segment_store_port = server.port
         if self.operations is not None:
+            from penstock.operations.store_metrics import StoreMetrics
+
             self.operations.collectors.append(StoreMetrics(store, server, settings.operations.streams_max).collect)
         admin = AdminServer(store, authorise=allow_all if access is None else access.require_server, tls=tls)
         await admin.start()
@@ -352,6 +351,11 @@ class Standalone:
         settings = self.settings.security
         if not (settings.has_tls or settings.has_auth):
             return None, None
+        from penstock.security.secrets_directory import make_missing_files, security_paths
+        from penstock.security.server_security import open_security
+        from penstock.segmentstore.request_audit import RequestAudit
+        from penstock.segmentstore.token_access import TokenAccess
+
         data_dir = self.settings.data_dir
         if self.settings.is_memory:
             data_dir = self._stops.enter_context(tempfile.TemporaryDirectory(prefix="penstock-"))
@@ -396,6 +400,8 @@ class Standalone:
         security = self.security
         if security is None or security.authenticator is None or security.signer is None:
             return None
+        from penstock.controller.grpc.guard import CallGuard
+
         is_strict = not self.settings.security.readers_write_group_state
         return CallGuard(security.authenticator, security.signer, is_strict=is_strict)
 
@@ -410,6 +416,11 @@ class Standalone:
 
         Also return the cluster's id.
         """
+        from penstock.client.settings import ClientSettings
+        from penstock.client.transport.connection_pool import ConnectionPool
+        from penstock.security.tokens import MasterTokens
+        from penstock.server.store_processes.processes import StoreProcesses
+
         settings = self.settings
         directory = DataDirectory(settings.data_dir, self.runtime)
         identity = await self._open_directory(directory, wait_s=settings.store_processes.lock_wait_s_max)
@@ -457,6 +468,9 @@ class Standalone:
     async def _open_tiers(self) -> tuple[DurableLogFactory, ChunkStorage, str]:
         """Return the logs, long-term storage, and the id of the cluster that both belong to."""
         if self.settings.is_memory:
+            from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+            from penstock.segmentstore.tier2.memory import MemoryChunkStorage
+
             self._log_start()
             return MemoryLogFactory(self.runtime), MemoryChunkStorage(), "memory"
         directory = DataDirectory(self.settings.data_dir, self.runtime)
@@ -471,6 +485,8 @@ class Standalone:
 
     async def _open_object_log(self, directory: DataDirectory) -> tuple[DurableLogFactory, ChunkStorage, str]:
         """Return the logs in a bucket, long-term storage, and the cluster's id. Nothing is kept in `directory`."""
+        from penstock.server.bucket_log import open_bucket_log
+
         settings, runtime = self.settings, self.runtime
         if await runtime.work.run(directory.is_used):
             raise DataDirectoryError(

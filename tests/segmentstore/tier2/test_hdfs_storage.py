@@ -25,7 +25,8 @@ from penstock.runtime.files import FilePlace, FileStoreSettings
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
-from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage, HdfsStorageSettings
+from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage
+from penstock.segmentstore.tier2.hdfs_storage_settings import HdfsStorageSettings
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
 from penstock_simulation.simulated import Simulation
 from penstock_simulation.simulated.files import FileFault, FileFaults, SimulatedFiles, SimulatedFileSystem

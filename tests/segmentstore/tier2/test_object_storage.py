@@ -22,7 +22,8 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.objects import ObjectInfo, ObjectPlace, ObjectStoreSettings
-from penstock.segmentstore.tier2.object_storage import KEY_LENGTH_MAX, ObjectChunkStorage, ObjectStorageSettings
+from penstock.segmentstore.tier2.object_storage import KEY_LENGTH_MAX, ObjectChunkStorage
+from penstock.segmentstore.tier2.object_storage_settings import ObjectStorageSettings
 from penstock_simulation.simulated import Simulation
 from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults, SimulatedBucket, SimulatedObjects
 from support.object_races import lost_races

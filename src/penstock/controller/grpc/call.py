@@ -35,6 +35,9 @@ _logger = logging.getLogger(__name__)
 #: Why the last call served in this context was refused by a value of its reply's enum; empty: it was not.
 refusal_reason: ContextVar[str] = ContextVar("refusal_reason", default="")
 
+#: The account of the present call; empty: it has none.
+principal: ContextVar[str] = ContextVar("principal", default="")
+
 
 @dataclass(frozen=True, slots=True)
 class Front:

@@ -7,13 +7,13 @@ contents of events or delegation tokens.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from penstock.controller.grpc.access import Access, AccessOf
+from penstock.controller.grpc.call import principal
 from penstock.model.errors import AccessDeniedError, AuthenticationError, PenstockError
 from penstock.model.permissions import Permission
 from penstock.rpc import controller_pb2 as pb
@@ -30,9 +30,6 @@ NOT_CHANGES: frozenset[str] = frozenset({
 LOG_INS: frozenset[str] = frozenset({"openSession"})
 #: Fields that are not recorded.
 _SECRET_FIELDS = ("delegationToken",)
-
-#: The account of the present call; empty: it has none.
-principal: ContextVar[str] = ContextVar("principal", default="")
 
 Answer = Callable[[Message], Awaitable[Message]]
 

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -15,10 +16,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.controller.grpc.access import AccessOf
-from penstock.controller.grpc.call import Front, refusal_reason
-from penstock.controller.grpc.call_audit import CallAudit, CallRecord, principal
+from penstock.controller.grpc.call import Front, principal, refusal_reason
 from penstock.controller.grpc.call_counts import CallCounts
-from penstock.controller.grpc.guard import CallGuard
 from penstock.controller.grpc.slots import CallSlots, subject_of
 from penstock.controller.grpc.status import Metadata, metadata_of, status_of
 from penstock.controller.grpc.table import access_table, call_table, services
@@ -29,7 +28,12 @@ from penstock.model.errors import ControllerUnavailableError, PenstockError, Rep
 from penstock.rpc import REFUSAL_REASON_KEY
 from penstock.runtime.log_context import log_context, request_id_of
 from penstock.runtime.sockets import check_port_is_unused
-from penstock.security.audit_log import AuditLog
+
+# Imported where they are used: most servers neither check their callers nor write an audit log.
+if TYPE_CHECKING:
+    from penstock.controller.grpc.call_audit import CallRecord
+    from penstock.controller.grpc.guard import CallGuard
+    from penstock.security.audit_log import AuditLog
 
 _logger = logging.getLogger(__name__)
 
@@ -49,7 +53,7 @@ _Context = grpc.aio.ServicerContext[bytes, bytes]
 _Call = Callable[[bytes, _Context], Awaitable[bytes]]
 _Answer = Callable[[Message], Awaitable[Message]]
 #: Returns the function that answers the call of a client. The record of the call: None without an audit log.
-_CheckedAnswer = Callable[[_Context, CallRecord | None], Awaitable[_Answer]]
+_CheckedAnswer = Callable[[_Context, "CallRecord | None"], Awaitable[_Answer]]
 
 
 class GrpcServer:
@@ -188,7 +192,11 @@ class GrpcServer:
 
     def _handlers(self) -> list[grpc.GenericRpcHandler[bytes, bytes]]:
         built, accesses = call_table(self._front), access_table()
-        audit = None if self._audit_log is None else CallAudit(self._audit_log, built)
+        audit = None
+        if self._audit_log is not None:
+            from penstock.controller.grpc.call_audit import CallAudit
+
+            audit = CallAudit(self._audit_log, built)
         reply_bytes_max = self._settings.message_bytes_max
         found = []
         for described in services():

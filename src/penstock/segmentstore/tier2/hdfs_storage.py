@@ -56,7 +56,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.model.sizes import IDENTITY_LENGTH_MAX
 from penstock.runtime.disk import DiskSpace
-from penstock.runtime.files import FileInfo, FileStore, FileStoreSettings
+from penstock.runtime.files import FileInfo, FileStore
 from penstock.runtime.pacing import GrowingDelay
 from penstock.segmentstore.tier2.chunk_files import IDENTITY_NAME
 from penstock.segmentstore.tier2.chunk_name import (
@@ -67,32 +67,12 @@ from penstock.segmentstore.tier2.chunk_name import (
     check_range,
 )
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
+from penstock.segmentstore.tier2.hdfs_storage_settings import HdfsStorageSettings
 from penstock.segmentstore.tier2.storage_identity import demand_identity
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class HdfsStorageSettings:
-    """Settings of long-term storage in HDFS.
-
-    Attributes:
-        retries_max: how often a request is repeated after a broken connection.
-        retry_delay_s: pause before the first retry; it doubles.
-        lease_timeout_s: how long to wait for the recovery of a file's lease.
-        lease_poll_s: pause between two polls of a lease.
-        copy_buffer_bytes: how much is copied at a time if blocks cannot be moved.
-        files: connection to the file system.
-    """
-
-    retries_max: int = 2
-    retry_delay_s: float = 0.2
-    lease_timeout_s: float = 30.0
-    lease_poll_s: float = 0.2
-    copy_buffer_bytes: int = 4 * 1024 * 1024
-    files: FileStoreSettings = field(default_factory=FileStoreSettings)
 
 
 @dataclass(slots=True)

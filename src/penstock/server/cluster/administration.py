@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from penstock.controller.cluster.view import ClusterView, read_cluster
-from penstock.model.assignment_plan import UNASSIGNED, LiveStore, Loads, Move, MoveReason, MoveSettings, plan
+from penstock.model.assignment_plan import UNASSIGNED, LiveStore, Loads, Move, MoveReason, plan
 from penstock.model.cluster_nodes import (
     ASSIGNMENT_PATH,
     CONTROLLERS_PATH,
@@ -33,6 +33,7 @@ from penstock.model.errors.coordination import (
     NodeVersionError,
     NoSuchNodeError,
 )
+from penstock.model.move_settings import MoveSettings
 from penstock.runtime.coordination import CoordinationStore
 from penstock.runtime.runtime import Runtime
 from penstock.server.cluster.identity import read_identity

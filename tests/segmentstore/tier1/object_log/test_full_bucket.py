@@ -21,7 +21,8 @@ from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
-from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage, ObjectStorageSettings
+from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
+from penstock.segmentstore.tier2.object_storage_settings import ObjectStorageSettings
 from penstock_simulation.simulated.host import Host
 from penstock_simulation.simulated.objects import ObjectFaults, SimulatedBucket, SimulatedObjects
 from penstock_simulation.simulated.simulation import Simulation
