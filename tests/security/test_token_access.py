@@ -10,9 +10,9 @@ import pytest
 
 from penstock.model.permissions import Permission, stream_resource
 from penstock.security.tokens import STATISTICS_CLAIM, TokenKeys, TokenSigner, TokenVerifier
-from penstock.segmentstore.connection_access import WITHOUT_TOKEN
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.token_access import CHECK_FAILED, EXPIRED, RULES, TokenAccess
+from penstock.segmentstore.writer_tokens import WITHOUT_TOKEN
 from penstock.wire import commands as wire
 from penstock.wire.commands import (
     AppendSetup,

@@ -12,8 +12,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.model.errors import ProtocolError
-from penstock.segmentstore.writer_tokens import WriterTokens
-from penstock.wire import commands as wire
+from penstock.segmentstore.writer_tokens import WITHOUT_TOKEN, WriterTokens
 from penstock.wire.codec import FRAME_LENGTH_MAX
 from penstock.wire.commands import AuthTokenCheckFailed, Hello, KeepAlive, SetupAppend, WireCommand
 from penstock.wire.framing import FrameReceiver
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Commands without a token of their own.
-WITHOUT_TOKEN = frozenset({
-    wire.Hello, wire.KeepAlive,
-    wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd,
-})  # fmt: skip
 #: Longest frame of a connection without an accepted token. Tokens and names are shorter.
 FRAME_LENGTH_UNPROVEN = 64 * 1024
 #: How long a connection may be without an accepted token.

@@ -16,8 +16,8 @@ from penstock.model.errors import PenstockError, TokenExpiredError, TokenRefused
 from penstock.model.names import is_mark_segment
 from penstock.model.permissions import Permission
 from penstock.security.tokens import LEEWAY_S, STATISTICS_CLAIM, TokenVerifier
-from penstock.segmentstore.connection_access import WITHOUT_TOKEN
 from penstock.segmentstore.request_audit import RequestAudit
+from penstock.segmentstore.writer_tokens import WITHOUT_TOKEN
 from penstock.wire import commands as wire
 from penstock.wire.commands import AuthTokenCheckFailed, WireCommand
 

@@ -1,10 +1,17 @@
-"""`WriterTokens`: when the tokens of one connection's writers expire."""
+"""`WriterTokens`: when the tokens of one connection's writers expire; and the commands that need no token."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
+from penstock.wire import commands as wire
+
+#: Commands without a token of their own.
+WITHOUT_TOKEN = frozenset({
+    wire.Hello, wire.KeepAlive,
+    wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd,
+})  # fmt: skip
 #: Writers of one connection whose tokens are remembered.
 _TOKENS_MAX = 65_536
 
