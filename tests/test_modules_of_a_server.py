@@ -80,7 +80,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.parametrize("part", OTHERS)
 def test_a_plain_server_loads_nothing_of_parts_that_it_does_not_have(part: str, loaded: list[str]) -> None:
-    # A prefix that ends in a dot also stands for the module without it, not for others of which it is a part.
+    # A name that ends in a dot: this module and those below it, not all whose names begin with it.
     unwanted = [
         name for name in loaded if any(name == each.rstrip(".") or name.startswith(each) for each in OTHERS[part])
     ]
