@@ -200,7 +200,8 @@ def _port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -219,7 +220,7 @@ def server(
     `settings`: by dotted name, beyond what there are options for. `is_observed`: `Server.counts` works. `profile`:
     run under cProfile, which costs about half of the speed, and leave the profile in that file.
     """
-    port = _free_port()
+    port = free_port()
     command = ["-m", "penstock"]
     environment = dict(os.environ)
     for name, value in (settings or {}).items():

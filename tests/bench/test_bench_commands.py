@@ -41,6 +41,7 @@ COMMANDS = {
     "long_term_storage": ([], {"directory", "s3", "metadata"}),
     "latency": (["--read"], {"append_to_ack", "write_to_reader"}),
     "many_segments": ([], {"many", "baseline"}),
+    "metrics": ([], {"scrape", "pages", "groups_pages", "appends"}),
     "reader_groups": ([], {"group", "baseline", "idle_cpu_ratio"}),
     "recovery": ([], {"sizes"}),
     "retained_disk": ([], {"minutes", "is_bounded"}),

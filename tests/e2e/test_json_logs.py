@@ -45,6 +45,30 @@ def test_each_line_parses_and_the_id_of_a_call_is_in_the_lines_of_its_change(tmp
         assert {"level", "logger", "msg"} <= set(line)
 
 
+def test_the_id_of_a_call_is_in_the_lines_of_the_stores_that_work_for_it(tmp_path: Path) -> None:
+    config = settings_file(tmp_path, 'log_format = "json"\nlog_level = "debug"\n')
+    with StandaloneProcess(tmp_path, "--config", config, segment_stores=2) as server:
+        with grpc.insecure_channel(f"127.0.0.1:{server.controller_port}") as channel:
+            create = channel.unary_unary(
+                "/io.pravega.controller.stream.api.grpc.v1.ControllerService/createScope",
+                request_serializer=pb.ScopeInfo.SerializeToString,
+                response_deserializer=pb.CreateScopeStatus.FromString,
+            )
+            create(pb.ScopeInfo(scope="shop"), metadata=(("requestid", "4711"),), timeout=60)
+            create(pb.ScopeInfo(scope="audit"), metadata=(("requestid", "order-17"),), timeout=60)
+        server.stop()
+        lines = [json.loads(line) for line in server.log.splitlines()]
+    stores = [line for line in lines if line.get("process") in ("store 0", "store 1")]
+    for request_id in ("4711", "~83a428f80c"):
+        found = [line for line in stores if line.get("request_id") == request_id]
+        assert any(line["call"] == "UpdateTableEntries" for line in found), request_id
+        assert all(line["msg"].startswith(f"request {request_id}: ") for line in found)
+    (whole,) = [line for line in lines if line["msg"] == "created scope shop"]
+    assert (whole["request_id"], whole.get("request_tag")) == ("4711", None)
+    (hashed,) = [line for line in lines if line["msg"] == "created scope audit"]
+    assert (hashed["request_id"], hashed["request_tag"]) == ("order-17", "~83a428f80c")
+
+
 def test_no_secret_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings_file(tmp_path, 'log_format = "json"\nlog_level = "debug"\n')
     with StandaloneProcess(tmp_path, "--secure", "--config", config) as server:

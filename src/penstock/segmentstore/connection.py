@@ -15,11 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.model.errors import PenstockError, ProtocolError
 from penstock.model.segments import Buffer
 from penstock.runtime.failure_levels import level_of
+from penstock.runtime.log_context import log_context
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.connection_access import ConnectionAccess, UnprovenConnections
 from penstock.segmentstore.host_transients import HostTransients
@@ -48,6 +50,7 @@ from penstock.wire.commands import (
 )
 from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
 from penstock.wire.framing import FrameReceiver
+from penstock.wire.request_ids import text_of
 
 if TYPE_CHECKING:
     from penstock.segmentstore.token_access import TokenAccess
@@ -342,11 +345,18 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _answer(self, command: WireCommand, byte_count: int) -> None:
         """Answer a request counted as `byte_count`. Cancelled before its start only if the connection is lost."""
+        # Lines about this request tell which client's call it belongs to, also if a controller has sent it.
+        name, request_id = type(command).__name__, text_of(getattr(command, "request_id", -1))
+        log_context.set({"call": name, "peer": self._peer, "request_id": request_id})
         try:
             if isinstance(command, LONG_REPLY_REQUESTS):
                 await self._long_replies.reply(command)
             else:
-                self.send(encode(await self._requests.answer(command)))
+                reply = await self._requests.answer(command)
+                if logger.isEnabledFor(logging.DEBUG):
+                    segment = getattr(command, "segment", "") or getattr(command, "target", "")
+                    logger.debug("request %s: %s %s: %s", request_id, name, segment, type(reply).__name__)
+                self.send(encode(reply))
         finally:
             self.note_outstanding(-byte_count)
 
@@ -453,9 +463,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         """See `Replies.spawn`."""
-        task = self._loop.create_task(coroutine)
+        context = copy_context()
+        task = self._loop.create_task(coroutine, context=context)
         self._tasks.add(task)
-        task.add_done_callback(self._request_done)
+        # In the context of the task: the line about an error then tells which request failed.
+        task.add_done_callback(self._request_done, context=context)
         if len(self._tasks) >= self._settings.requests_max:
             self._ingest.review()
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from penstock.security.audit_log import AuditEntry, AuditLog
 from penstock.security.refusal_limit import RefusalLimit, with_left_out
 from penstock.wire.commands import WireCommand
+from penstock.wire.commands.base import Request
+from penstock.wire.request_ids import text_of
 
 
 class RequestAudit:
@@ -36,6 +38,6 @@ class RequestAudit:
                 resource,
                 "refused",
                 with_left_out(reason, left_out),
-                request_id=str(getattr(command, "request_id", "")),
+                request_id=text_of(command.request_id) if isinstance(command, Request) else "",
             )
         )

@@ -21,6 +21,7 @@ from penstock.model.errors import ConnectionLostError, OutcomeUnknownError, Prot
 from penstock.wire.codec import decode, encode_parts
 from penstock.wire.commands import Hello, KeepAlive, SegmentRead, WireCommand
 from penstock.wire.framing import FrameReceiver
+from penstock.wire.request_ids import tagged
 
 _log = logging.getLogger(__name__)
 
@@ -108,9 +109,13 @@ class WireConnection(asyncio.BufferedProtocol):
         return len(self._futures) + len(self._handlers)
 
     def next_request_id(self) -> int:
-        """Return an id that no other request of this connection uses."""
-        self._last_request_id += 1
-        return self._last_request_id
+        """Return an id that no other request in flight on this connection has, with the tag of the present call."""
+        while True:
+            self._last_request_id += 1
+            found = tagged(self._last_request_id)
+            # Ids with a tag come again, and subscriptions keep theirs for long.
+            if found not in self._futures and found not in self._handlers:
+                return found
 
     def send(self, command: WireCommand) -> None:
         """Send without waiting for anything. Raises `ConnectionLostError` if the connection has ended."""

@@ -56,6 +56,7 @@ from penstock.runtime.log_context import REQUEST_ID_KEY
 from penstock.runtime.pacing import GrowingDelay
 from penstock.runtime.program import survives_here
 from penstock.runtime.version import penstock_version
+from penstock.wire.request_ids import TAG_BITS
 
 #: Status codes for which a retry is useless.
 _FINAL_CODES = frozenset(
@@ -74,8 +75,8 @@ _BAD_LEASE = "lease value too"
 #: Where UNKNOWN means that a request is invalid: it is accepted after this many replies.
 _UNKNOWN_COUNT_MAX = 2
 _RETRY_DELAY_INITIAL_S = 0.01
-#: As in Pravega's clients, whose ids are positive 64-bit integers.
-_REQUEST_ID_BITS = 63
+#: Decimal numbers, as Pravega's clients send; so short that a controller passes the whole id on to stores.
+_REQUEST_ID_BITS = TAG_BITS
 _RETRY_DELAY_FACTOR = 4.0
 
 

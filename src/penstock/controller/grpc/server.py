@@ -28,6 +28,7 @@ from penstock.model.errors import ControllerUnavailableError, PenstockError, Rep
 from penstock.rpc import REFUSAL_REASON_KEY
 from penstock.runtime.log_context import log_context, request_id_of
 from penstock.runtime.sockets import check_port_is_unused
+from penstock.wire.request_ids import request_tag, tag_of, tag_text
 
 # Imported where they are used: most servers neither check their callers nor write an audit log.
 if TYPE_CHECKING:
@@ -289,6 +290,16 @@ def _refusal(name: str, kind: type[Message], error: Exception) -> tuple[grpc.Sta
     return grpc.StatusCode.INTERNAL, f"{name} failed; see the controller's log for the reason", ()
 
 
+def _set_context(call: str, peer: str, request_id: str) -> None:
+    """Set what log lines about a call have, and the tag of the requests to stores that it makes."""
+    tag = tag_of(request_id)
+    request_tag.set(tag)
+    fields = {"call": call, "peer": peer, "request_id": request_id}
+    if tag and (text := tag_text(tag)) != request_id:
+        fields["request_tag"] = text
+    log_context.set(fields)
+
+
 def _guarded(
     name: str,
     kind: type[Message],
@@ -302,7 +313,7 @@ def _guarded(
     async def serve(request: bytes, context: _Context) -> bytes:
         note_client(context)
         request_id = request_id_of(context.invocation_metadata() or ())
-        log_context.set({"call": name, "peer": context.peer() or "", "request_id": request_id})
+        _set_context(name, context.peer() or "", request_id)
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         record = None if begin_record is None else begin_record(context.peer() or "", request_id)

@@ -1,0 +1,216 @@
+"""What metrics cost: a scrape of a server with very many streams and groups, and appends while a server is scraped.
+
+    python bench/metrics.py                                     # 100 000 streams, 1 000 groups
+    python bench/metrics.py --streams 10000 --groups 100 --rounds 0
+    python bench/metrics.py --streams 0 --rounds 10 --seconds 10
+
+`scrape` is one request of ``/metrics``: time for the client, CPU of the server, and what came. `pages` are pages of
+`--page` entries of the listing of the scope over REST, each by the token of the page before; `groups_pages` are those
+of its reader groups. `appends` are turns of `--seconds` each at full speed with events of 100 bytes, one without and
+one with a scrape each second; `ratio` is the median of bytes per second with scrapes divided by those of the turn
+before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import threading
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable
+
+import penstock
+from _common import Server, cpu_s, free_port, parser, percentiles_ms, raw_disk, report, server, work_directory
+from _wire import Progress, say
+from penstock import aio
+
+_SCOPE = "bench"
+_EVENT_BYTES = 100
+_BATCH = 10_000
+#: Streams that get events, so that each of them has metrics of its own, as far as the server's limit allows.
+_WRITTEN = 200
+
+
+async def fill(uri: str, stream_count: int, group_count: int, at_once: int) -> None:
+    """Create the streams, append to some, and create the groups, each of which reads one stream."""
+    async with aio.connect(uri) as client:
+        await client.create_scope(_SCOPE)
+
+        async def each(what: str, count: int, create: Callable[[int], Awaitable[None]]) -> None:
+            numbers, progress = iter(range(count)), Progress(what, count)
+
+            async def caller() -> None:
+                for number in numbers:
+                    await create(number)
+                    progress.add()
+
+            await asyncio.gather(*(caller() for _ in range(at_once)))
+
+        async def stream(number: int) -> None:
+            await client.create_stream(f"{_SCOPE}/s{number:06d}")
+
+        async def append(number: int) -> None:
+            async with client.event_writer(f"{_SCOPE}/s{number:06d}") as writer:
+                await writer.write(b"event")
+
+        async def group(number: int) -> None:
+            name = f"{_SCOPE}/s{number % stream_count:06d}"
+            async with await client.reader_group(f"g{number:06d}", [name], scope=_SCOPE):
+                pass
+
+        await each("streams created", stream_count, stream)
+        await each("streams appended to", min(stream_count, _WRITTEN), append)
+        await each("groups created", group_count, group)
+
+
+def get(url: str) -> bytes:
+    """Return what a server answers."""
+    with urllib.request.urlopen(url, timeout=120) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+def scrapes(running: Server, port: int, count: int) -> dict[str, object]:
+    """Scrape so many times, with a pause after each."""
+    samples_s: list[float] = []
+    text = get(f"http://127.0.0.1:{port}/metrics")
+    server_s = cpu_s(running.pid)
+    for _ in range(count):
+        begin_s = time.perf_counter()
+        text = get(f"http://127.0.0.1:{port}/metrics")
+        samples_s.append(time.perf_counter() - begin_s)
+        time.sleep(0.2)
+    server_s = cpu_s(running.pid) - server_s
+    return {
+        "scrapes": count,
+        "series": sum(1 for line in text.decode().splitlines() if line and not line.startswith("#")),
+        "bytes": len(text),
+        **percentiles_ms(samples_s),
+        # With what the server does by itself meanwhile.
+        "server_cpu_ms": round(server_s / count * 1e3, 2),
+    }
+
+
+def pages(port: int, path: str, field: str, page: int, count: int) -> dict[str, object]:
+    """Read the first pages of a listing."""
+    samples_s: list[float] = []
+    token, entry_count = "", 0
+    for _ in range(count):
+        begin_s = time.perf_counter()
+        url = f"http://127.0.0.1:{port}{path}?limit={page}" + (f"&token={token}" if token else "")
+        with urllib.request.urlopen(url, timeout=120) as answer:
+            token = answer.headers.get("Penstock-Next-Token") or ""
+            entry_count += len(json.load(answer)[field])
+        samples_s.append(time.perf_counter() - begin_s)
+        if not token:
+            break
+    return {"pages": len(samples_s), "entries": entry_count, "first_ms": round(samples_s[0] * 1e3, 1),
+            **percentiles_ms(samples_s)}  # fmt: skip
+
+
+class Scraper:
+    """Scrapes once a second until the block ends."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/metrics"
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.count = 0
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            get(self._url)
+            self.count += 1
+            self._is_over.wait(1.0)
+
+    def __enter__(self) -> Scraper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
+def appends(running: Server, port: int, rounds: int, seconds: float) -> dict[str, object]:
+    """Append in turns without and with scrapes."""
+    events = [os.urandom(_EVENT_BYTES // 2) + bytes(_EVENT_BYTES // 2) for _ in range(_BATCH)]
+    found: list[tuple[float, float]] = []
+    with penstock.connect(running.uri) as client:
+        client.create_stream(f"{_SCOPE}/appends")
+        with client.event_writer(f"{_SCOPE}/appends") as writer:
+
+            def turn() -> float:
+                writer.write_many(events)
+                writer.flush()
+                begin_s, count = time.perf_counter(), 0
+                while time.perf_counter() - begin_s < seconds:
+                    writer.write_many(events)
+                    count += _BATCH
+                writer.flush()
+                return count * _EVENT_BYTES / (time.perf_counter() - begin_s) / 1e6
+
+            turn()
+            for number in range(rounds):
+                without = turn()
+                with Scraper(port) as scraper:
+                    scraped = turn()
+                say(f"round {number}: {without:.1f} MB/s, with {scraper.count} scrapes {scraped:.1f} MB/s")
+                found.append((without, scraped))
+    ratios = [scraped / without for without, scraped in found]
+    return {
+        "rounds": rounds,
+        "without_mb_per_s": [round(without, 1) for without, _ in found],
+        "scraped_mb_per_s": [round(scraped, 1) for _, scraped in found],
+        "ratio": round(statistics.median(ratios), 3),
+        "ratio_lowest": round(min(ratios), 3),
+        "ratio_highest": round(max(ratios), 3),
+    }
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return the figures of both parts."""
+    metrics_port, web_port = free_port(), free_port()
+    found: dict[str, object] = {"streams": arguments.streams, "groups": arguments.groups}
+    options = ("--metrics-port", str(metrics_port), "--web-port", str(web_port))
+    with work_directory(arguments) as directory, server(directory, *options) as running:
+        found["raw_disk"] = raw_disk(directory)
+        if arguments.streams:
+            begin_s = time.perf_counter()
+            asyncio.run(fill(running.uri, arguments.streams, arguments.groups, arguments.clients))
+            found["filled_s"] = round(time.perf_counter() - begin_s, 1)
+            found["scrape"] = scrapes(running, metrics_port, arguments.scrapes)
+            get(f"http://127.0.0.1:{web_port}/v1/scopes?limit=1")  # The web process starts.
+            path = f"/v1/scopes/{_SCOPE}"
+            found["pages"] = pages(web_port, f"{path}/streams", "streams", arguments.page, 20)
+            found["groups_pages"] = pages(web_port, f"{path}/readergroups", "readerGroups", arguments.page, 20)
+            say(f"{found}")
+        if arguments.rounds:
+            if not arguments.streams:
+                with penstock.connect(running.uri) as client:
+                    client.create_scope(_SCOPE)
+            found["appends"] = appends(running, metrics_port, arguments.rounds, arguments.seconds)
+    return found
+
+
+def main() -> None:
+    options = parser(__doc__ or "")
+    options.add_argument("--streams", type=int, default=100_000)
+    options.add_argument("--groups", type=int, default=1_000)
+    options.add_argument("--clients", type=int, default=64, help="calls at once that create streams and groups")
+    options.add_argument("--scrapes", type=int, default=50)
+    options.add_argument("--page", type=int, default=100, help="entries of a page of a listing")
+    options.add_argument("--rounds", type=int, default=5, help="turns of appends without and with scrapes")
+    arguments = options.parse_args()
+    if arguments.quick:
+        arguments.streams, arguments.groups, arguments.scrapes, arguments.rounds = 30, 3, 2, 1
+        arguments.page, arguments.seconds = 10, 0.3
+    report("metrics", measure(arguments))
+
+
+if __name__ == "__main__":
+    main()
