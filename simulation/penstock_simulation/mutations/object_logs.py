@@ -150,7 +150,7 @@ def _delete_before_the_record() -> AbstractContextManager[None]:
     async def record_late(self: ObjectLog) -> None:
         stored = self._stored
         if stored is not None and self._truncation > stored.record.truncation:
-            self._process.trim.note(stored.record.truncated(self._truncation))
+            self._process.trim.changed(None, stored.record.truncated(self._truncation))
             await self._process.trim.run_once()
             await asyncio.sleep(3.0)
         await record_truncation(self)

@@ -22,6 +22,7 @@ from penstock.segmentstore.tier1.object_log.journal_format import (
     encode_seal,
     journal_key,
 )
+from penstock.segmentstore.tier1.object_log.log_process import _UNSEALED_PASSES_MAX
 from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults, SimulatedBucket, SimulatedObjects
@@ -349,6 +350,101 @@ def test_the_data_of_a_journal_that_no_record_names_are_deleted_and_its_seal_sta
         with pytest.raises(LogFencedError):
             await append(old, b"a zombie's")
         assert await contents(await opened(world.process())) == []
+
+    play(scenario)
+
+
+def data_objects(world: World, journal: bytes) -> int:
+    """Return how many slots of a journal have data."""
+    folder = journal_key("log", journal, 0).rpartition("/")[0]
+    contents = world.bucket.contents.items()
+    return sum(key.startswith(f"{folder}/") and len(content) > HEADER_LENGTH for key, (content, _) in contents)
+
+
+def test_a_journal_whose_last_reference_ends_with_an_open_is_deleted() -> None:
+    """A container that has no frames in it gives it up when it is opened, after the others have."""
+
+    async def scenario(world: World) -> None:
+        first = world.process()
+        busy, idle = await opened(first, 0), await opened(first, 1)
+        for number in range(5):
+            await append(busy, b"%d" % number)
+        journal = first.process.writer.journal
+        second = world.process()
+        taken = await opened(second, 0)
+        await taken.truncate(await append(taken, b"new"))
+        await second.process.trim_once()
+        assert data_objects(world, journal) == 5, "the record of container 1 names it"
+        await opened(second, idle.container_id)
+        await second.process.trim_once()
+        assert data_objects(world, journal) == 0
+
+    play(scenario)
+
+
+def test_a_journal_whose_last_reference_ends_with_a_move_is_deleted() -> None:
+    """Its own process finds the seal after the process that sealed it has given it up."""
+
+    async def scenario(world: World) -> None:
+        first = world.process()
+        idle, busy = await opened(first, 0), await opened(first, 1)
+        for number in range(5):
+            await append(busy, b"%d" % number)
+        journal = first.process.writer.journal
+        second = world.process()
+        taken = await opened(second, 1)
+        await taken.truncate(await append(taken, b"new"))
+        await second.process.trim_once()
+        assert data_objects(world, journal) == 5, "the record of container 0 names it"
+        await idle.confirm_ownership()
+        await append(idle, b"in the next journal")
+        assert first.process.writer.journal != journal
+        await first.process.trim_once()
+        assert data_objects(world, journal) == 0
+
+    play(scenario)
+
+
+def test_a_journal_that_is_sealed_after_the_records_ceased_to_name_it_is_deleted() -> None:
+    """A log that was closed in order is not sealed by the process that opens it, only by its own when that ends."""
+
+    async def scenario(world: World) -> None:
+        first = world.process()
+        moved, kept = await opened(first, 0), await opened(first, 1)
+        for number in range(5):
+            await append(moved, b"%d" % number)
+        journal = first.process.writer.journal
+        await moved.close()
+        await kept.close()
+        second = world.process()
+        for container_id in (0, 1):
+            taken = await opened(second, container_id)
+            await taken.truncate(await append(taken, b"new"))
+        await second.process.trim_once()
+        assert data_objects(world, journal) == 5, "its process may still write"
+        await first.process.writer.close()
+        await second.process.trim_once()
+        assert data_objects(world, journal) == 0
+
+    play(scenario)
+
+
+def test_a_journal_that_is_never_sealed_is_looked_at_for_some_passes_only() -> None:
+    async def scenario(world: World) -> None:
+        first = world.process()
+        moved = await opened(first, 0)
+        await append(moved, b"old")
+        await moved.close()
+        second = world.process()
+        taken = await opened(second, 0)
+        await taken.truncate(await append(taken, b"new"))
+        listed = []
+        for _ in range(_UNSEALED_PASSES_MAX + 5):
+            before = world.clients[1].counts.get("list", 0)
+            await second.process.trim_once()
+            listed.append(world.clients[1].counts.get("list", 0) > before)
+        assert listed == [True] * (_UNSEALED_PASSES_MAX + 1) + [False] * 4
+        assert data_objects(world, first.process.writer.journal) == 1
 
     play(scenario)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from penstock.model.errors import LogClosedError, LogFencedError, LogTakenOverError, StorageError
 from penstock.runtime.runtime import Runtime
@@ -18,6 +18,10 @@ from penstock.segmentstore.tier1.object_log.server_claim import ServerClaim
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 
 _log = logging.getLogger(__name__)
+
+#: Passes in which a journal without a seal is looked at again after records ceased to name it. Its process seals it
+#: when it ends; one that was killed may not have, and only a sweep deletes what it left.
+_UNSEALED_PASSES_MAX = 60
 
 
 class JournalTrim:
@@ -35,8 +39,8 @@ class JournalTrim:
         self._records: dict[int, ContainerRecord] = {}
         #: By container: journal and first slot of a piece that may be recorded at any moment.
         self._holds: dict[int, tuple[bytes, int]] = {}
-        #: Journals that a record has ceased to name.
-        self._dropped: set[bytes] = set()
+        #: Journals that a record has ceased to name, and how many passes have found each without a seal.
+        self._dropped: dict[bytes, int] = {}
 
     def hold(self, container_id: int, journal: bytes, first: int) -> None:
         """Keep slots from `first` on: a change of the record that names them is about to be sent."""
@@ -46,14 +50,13 @@ class JournalTrim:
         """Keep them no more: the change was not made."""
         self._holds.pop(container_id, None)
 
-    def note(self, record: ContainerRecord) -> None:
-        """Note a record that is in the bucket."""
+    def changed(self, before: ContainerRecord | None, record: ContainerRecord) -> None:
+        """Note a record that is in the bucket now, and the journals that the one before it named and it does not."""
         self._records[record.container_id] = record
         self._holds.pop(record.container_id, None)
-
-    def dropped(self, journals: Collection[bytes]) -> None:
-        """Note journals that a container's log does not include any more."""
-        self._dropped.update(journals)
+        if before is not None:
+            named = {piece.journal for piece in record.pieces}
+            self._dropped |= {piece.journal: 0 for piece in before.pieces if piece.journal not in named}
 
     async def run_once(self) -> None:
         """Delete what is not needed. Raises `StorageError` if a request fails; the next pass repeats it."""
@@ -90,15 +93,26 @@ class JournalTrim:
                     lengths.pop(slot, None)
 
     async def _delete_dropped(self) -> None:
-        for journal in sorted(self._dropped - {self._writer.journal}):
-            slots, is_sealed = await self._bucket.list_slots(journal)
-            if not is_sealed:
-                self._dropped.discard(journal)  # Its process may still write; that one, or a sweep, deletes it.
-                continue
-            # After the seal: a sealed journal gets no new references with data.
-            if not await is_named(self._bucket, journal, self._container_count):
-                await self._bucket.delete_slots(journal, slots)
-            self._dropped.discard(journal)
+        for journal in sorted(self._dropped.keys() - {self._writer.journal}):
+            # Removed first: a record that ceases to name it during this pass notes it for the next one.
+            passes = self._dropped.pop(journal)
+            try:
+                is_settled = await self._delete_unnamed(journal)
+            except StorageError:
+                self._dropped.setdefault(journal, passes)
+                raise
+            if not is_settled and passes < _UNSEALED_PASSES_MAX:
+                self._dropped.setdefault(journal, passes + 1)
+
+    async def _delete_unnamed(self, journal: bytes) -> bool:
+        """Delete the data of a sealed journal that no record names. Return False if it has data and no seal."""
+        slots, is_sealed = await self._bucket.list_slots(journal)
+        if slots and not is_sealed:
+            return False  # Its process may still write, and deletes what it does not need.
+        # After the seal: a sealed journal gets no new references with data.
+        if slots and not await is_named(self._bucket, journal, self._container_count):
+            await self._bucket.delete_slots(journal, slots)
+        return True
 
 
 async def is_named(bucket: LogBucket, journal: bytes, container_count: int) -> bool:

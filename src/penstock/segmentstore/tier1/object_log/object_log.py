@@ -193,7 +193,7 @@ class ObjectLog:
             except ObjectChangedError:
                 process.trim.release(self.container_id)
                 return False
-            process.trim.note(record)
+            process.trim.changed(stored.record if stored is not None else None, record)
             self._confirmed_s = max(self._confirmed_s, began_s)
             if journal == writer.journal:
                 break
@@ -420,10 +420,7 @@ class ObjectLog:
         async with self._record_lock:
             if self._stored is None or self._truncation <= self._stored.record.truncation:
                 return
-            before = self._stored.record.pieces
             await finished(self._change(lambda record: record.truncated(self._truncation)))
-            kept = {piece.journal for piece in self._stored.record.pieces}
-        self._process.trim.dropped({piece.journal for piece in before} - kept)
 
     async def hop(self, bytes_after: Callable[[int], int]) -> None:
         """See `Member.hop`."""
@@ -448,7 +445,8 @@ class ObjectLog:
         process = self._process
         if self._fenced is not None:
             raise self._fenced
-        record = replace(changed(self._stored.record), nonce=process.runtime.random_id())
+        before = self._stored.record
+        record = replace(changed(before), nonce=process.runtime.random_id())
         try:
             self._stored = await process.bucket.change_record(self._stored, record)
         except ObjectChangedError as error:
@@ -459,7 +457,7 @@ class ObjectLog:
             self.fence_by(fenced)
             process.fenced(self.container_id)
             raise fenced from error
-        process.trim.note(record)
+        process.trim.changed(before, record)
 
     def fence_by(self, error: LogFencedError) -> None:
         """Note that another process owns the log: the next call fails, and nothing more is acknowledged."""
