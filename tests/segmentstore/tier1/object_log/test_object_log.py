@@ -429,7 +429,7 @@ def test_a_journal_that_is_sealed_after_the_records_ceased_to_name_it_is_deleted
     play(scenario)
 
 
-def test_a_journal_that_is_never_sealed_is_looked_at_for_some_passes_only() -> None:
+def test_a_journal_that_is_never_sealed_is_listed_in_some_passes_only() -> None:
     async def scenario(world: World) -> None:
         first = world.process()
         moved = await opened(first, 0)

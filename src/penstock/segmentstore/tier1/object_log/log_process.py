@@ -19,7 +19,7 @@ from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 
 _log = logging.getLogger(__name__)
 
-#: Passes in which a journal without a seal is looked at again after records ceased to name it. Its process seals it
+#: Passes in which a journal without a seal is listed again after records ceased to name it. Its process seals it
 #: when it ends; one that was killed may not have, and only a sweep deletes what it left.
 _UNSEALED_PASSES_MAX = 60
 
