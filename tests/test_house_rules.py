@@ -28,7 +28,6 @@ LONG: dict[str, int] = {
     "cli/standalone.py standalone": 108,
     "cli/verify.py verify": 61,
     "client/controller/controller.py ControllerClient._attempt": 71,
-    "client/groups/membership.py GroupMembership._poll_record": 69,
     "client/groups/reader_group.py ReaderGroup._open": 61,
     "controller/service.py ControllerService.__init__": 97,
     "runtime/object_changes.py change_object": 63,
@@ -42,7 +41,6 @@ COMPLEXITY_MAX = 20
 COMPLEX: dict[str, int] = {
     "client/controller/controller.py ControllerClient._attempt": 26,
     "client/groups/membership.py GroupMembership._follow": 25,
-    "client/groups/membership.py GroupMembership._poll_record": 29,
     "runtime/hdfs_errors.py hdfs_error": 36,
     "runtime/object_changes.py change_object": 26,
     "runtime/obstore_objects.py storage_error": 34,

@@ -19,8 +19,11 @@ _IDLE_FACTOR_MAX = 4.0
 _IDLE_POLL_COUNT = 12
 #: Heartbeats of a reader in the group's `reader_timeout_s`.
 _HEARTBEATS_PER_TIMEOUT = 4
-#: As `OBSERVATION_SHARE`, for readers that do not watch all others, while the record does not change.
-_OTHERS_SHARE = 0.25
+#: As `OBSERVATION_SHARE`, while the record does not change: for readers that do not watch all others, and for all
+#: readers of a large group, where those that watch read very many heartbeats. It is the interval of heartbeats.
+_IDLE_SHARE = 0.25
+#: More readers are a large group.
+_LARGE_READER_COUNT = 100
 #: Maximum interval of polls, for any size of the group and any time-out.
 _POLL_INTERVAL_MAX_S = 10.0
 #: Average time between two stores of changed positions, over all readers of a group, in seconds.
@@ -41,7 +44,8 @@ def poll_interval_s(
     watch a few may poll less often, because any one of them that finds a dead watcher is enough.
     """
     idleness = min(unchanged_count / _IDLE_POLL_COUNT, 1.0)
-    share = OBSERVATION_SHARE if is_watcher else OBSERVATION_SHARE + (_OTHERS_SHARE - OBSERVATION_SHARE) * idleness
+    is_often = is_watcher and reader_count <= _LARGE_READER_COUNT
+    share = OBSERVATION_SHARE if is_often else OBSERVATION_SHARE + (_IDLE_SHARE - OBSERVATION_SHARE) * idleness
     longest_s = min(reader_timeout_s * share, _POLL_INTERVAL_MAX_S)
     shortest_s = min(
         settings.reader_group_refresh_s, settings.position_interval_s, reader_timeout_s * OBSERVATION_SHARE

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from penstock.client.common.deadline import within
 from penstock.client.common.tasks import start_watched
 from penstock.client.groups import reader_group_state as rgs
 from penstock.client.groups.failing_reads import failing_longer_than, note_recovered
@@ -20,22 +19,20 @@ from penstock.client.groups.group_pace import store_interval_s
 from penstock.client.groups.group_rotation import Rotation
 from penstock.client.groups.group_state import GroupState, HeldSegment
 from penstock.client.groups.group_watch import GroupWatch, Sign
+from penstock.client.groups.reader_change import ReaderChange
 from penstock.client.groups.reader_group_leader import GroupLeader, beat_interval_s
 from penstock.client.groups.reader_group_record import GroupRecord
-from penstock.client.groups.reader_group_streams import is_match
+from penstock.client.groups.segment_ends import Ends, SegmentEnds
 from penstock.client.groups.segment_events import SegmentEvents
-from penstock.client.streams.stream_lives import is_recreated, recreated_error
+from penstock.client.groups.store_requests import StoreRequests, answer
 from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.read_ahead import ReadAhead
 from penstock.model.errors import (
     NoSuchReaderGroupError,
-    NoSuchStreamError,
     OutcomeUnknownError,
     PenstockError,
     StreamError,
 )
-from penstock.model.names import parse_segment_name, segment_name
-from penstock.runtime.bulk import for_each
 
 _log = logging.getLogger(__name__)
 
@@ -119,17 +116,17 @@ class GroupMembership:
         # The result of the last poll, if it needs a pass.
         self._polled: tuple[GroupState, Mapping[str, Sign]] | None = None
         self._is_passing = False
-        self._has_failed = False  # The last pass, so the next poll is followed by another one.
         # Nothing was handed out since positions were compared with the record, so there is nothing to store.
         self._is_quiet = False
-        self._requests: list[asyncio.Future[None]] = []
+        self._requests = StoreRequests(f"store positions of reader {name}", self._settings.retry_time_max_s)
         self._trouble: PenstockError | None = None
-        # Set if the stream of a held segment was deleted: this error persists although the record can be updated.
-        self._lost: PenstockError | None = None
         self._state: GroupState | None = None
         self._surplus: Collection[str] = ()  # The segments of `_state` that this reader is to release.
         self._left: GroupState | None = None
         self._keeper = GroupLeader(record, name, cluster)
+        self._ends = SegmentEnds(
+            cluster, f"{record.scope}/{record.name}", on_removed=self._keeper.look_soon, on_error=self._note
+        )
         self._working_s = 0.0
         self._beaten_s = 0.0
         # Until then other readers may take the segments. None: this reader takes part.
@@ -167,19 +164,9 @@ class GroupMembership:
         """
         if self.failure is not None:
             raise self.failure
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._requests.append(done)
+        request = self._requests.add()
         self.wake()
-        what = f"store positions of reader {self._name}"
-        with within(what, self._settings.retry_time_max_s, "retry_time_max_s") as deadline:
-            try:
-                async with asyncio.timeout_at(deadline.at_s):
-                    await done
-            except TimeoutError:
-                raise OutcomeUnknownError(
-                    f"{what}: no answer in the {deadline.limit_s:g} s that {deadline.what} may take "
-                    f"({deadline.limit_name}); they may be stored or not"
-                ) from None
+        await self._requests.wait(request)
 
     def wake(self) -> None:
         """Check the record soon: events are done, a segment ended, or a caller requested it."""
@@ -210,7 +197,7 @@ class GroupMembership:
             await asyncio.wait([self._task])
         await self._watch.stop(self)
         self._drop_all()
-        self._settle_requests(self.failure or StreamError(f"reader {self._name} was closed"))
+        self._requests.settle(self.failure or StreamError(f"reader {self._name} was closed"))
 
     async def leave(self, positions: Mapping[str, HeldSegment], handed_out: Mapping[str, int] | None) -> bool:
         """Remove this reader from the group. Safe to repeat. Returns whether the group has its positions."""
@@ -266,7 +253,7 @@ class GroupMembership:
         """See `WatchingReader.polled`."""
         if not self._is_passing and not dead and self._is_idle_in(state):
             self._working_s = asyncio.get_running_loop().time()
-            self._trouble = self._lost
+            self._trouble = self._ends.lost
             return
         self._polled = state, dead
         self._wake.set()
@@ -284,8 +271,11 @@ class GroupMembership:
         self._fail(error)
 
     def _is_idle_in(self, state: GroupState) -> bool:
-        """Return whether a pass over the record `state` would do nothing."""
-        if state is not self._state or not self._is_joined or self._has_failed or state.unassigned:
+        """Return whether a pass over the record `state` would do nothing, also if the last pass has failed.
+
+        The cause of each pass lasts until one succeeds: what is checked here, a caller, or a time that is due again.
+        """
+        if state is not self._state or not self._is_joined or state.unassigned:
             return False
         if self._name in state.checkpoint.awaited or self._name == next(iter(state.readers), None):
             return False  # The first reader does the group's work.
@@ -303,7 +293,7 @@ class GroupMembership:
         while self.failure is None:
             self._wake.clear()
             is_woken, self._is_requested = self._is_requested or self._state is None, False
-            requests, self._requests = self._requests, []
+            requests = self._requests.take()
             polled, self._polled = self._polled, None
             self._is_passing = True
             try:
@@ -311,19 +301,17 @@ class GroupMembership:
                 is_beat = bool(requests) or is_due or self._is_awaited()
                 if is_woken or is_beat or polled is not None or loop.time() >= self._exchange_due_s():
                     await self._poll_record(polled, is_beat=is_beat)
-                    self._has_failed = False
             except PenstockError as error:
-                self._has_failed = True
                 self._rotation.postpone()
                 self._note(error)
-                _answer(requests, error)
+                answer(requests, error)
                 # Give waiting callers precedence.
                 await asyncio.sleep(self._settings.retry_delay_initial_s)
             except BaseException:
-                _answer(requests, self.failure or StreamError(f"reader {self._name} was closed"))
+                answer(requests, self.failure or StreamError(f"reader {self._name} was closed"))
                 raise
             else:
-                _answer(requests, self.failure)
+                answer(requests, self.failure)
                 if self._state is not None and await self._keeper.keep(self._state):
                     self.wake()
                 if self._is_joined and self._is_awaited():
@@ -331,7 +319,7 @@ class GroupMembership:
             finally:
                 self._is_passing = False
             await self._pause()
-        self._settle_requests(self.failure)
+        self._requests.settle(self.failure)
 
     def _is_awaited(self) -> bool:
         """Return whether a checkpoint waits for this reader, or is due to be started by it."""
@@ -385,12 +373,8 @@ class GroupMembership:
         self.failure = error
         self._watch.discard(self)
         self._drop_all()
-        self._settle_requests(error)
+        self._requests.settle(error)
         self._hands._notice()
-
-    def _settle_requests(self, error: PenstockError) -> None:
-        requests, self._requests = self._requests, []
-        _answer(requests, error)
 
     async def _poll_record(self, found: tuple[GroupState, Mapping[str, Sign]] | None, *, is_beat: bool) -> None:
         """Update this reader's part of the current record, and follow the record.
@@ -402,47 +386,18 @@ class GroupMembership:
             if now_s < self._aside_until_s or self._hands._idle_s():
                 return
             self._aside_until_s = None
-        ends = await self._ends()
+        ended = [
+            source for source in self.open_segments.values() if source.is_at_end and self._hands._is_settled(source)
+        ]
+        # Any longer, and this reader would be declared dead.
+        ends = await self._ends.find(self._state, ended, self._is_held, self._beat_interval_s)
         polled, dead = found or (self._state, {})
-        leaving = {
-            segment: HeldSegment(offset, source.turn)
-            for segment, source in self.open_segments.items()
-            if source.is_leaving and segment not in ends and self._hands._is_settled(source)
-            and (offset := self._hands._position_of(source, is_leaving=True)) is not None
-        }  # fmt: skip
-        exchanged, wanted = self._exchanged()
-        given = {**leaving, **exchanged, **{segment: end for segment, (end, _) in ends.items()}}
-        positions = self.positions(is_leaving=False) if is_beat and self._is_joined else {}
-        handed_out = self._hands._handed_out()
-        # It starts with the positions of this reader, so a single reader writes nothing more.
-        checkpoint = self._keeper.checkpoint_due(self._state) if self._state is not None and is_beat else None
-
-        def step(state: GroupState) -> GroupState:
-            me = state.readers.get(self._name)
-            if self._is_joined and (me is None or me.incarnation != self._incarnation):
-                # Expelled or replaced: `_follow` drops the held segments before this reader joins again.
-                return state
-            for name, (incarnation, heartbeat, _) in dead.items():
-                other = state.readers.get(name)
-                if other is not None and (other.incarnation, other.heartbeat) == (incarnation, heartbeat):
-                    state = rgs.leave(state, name, handed_out={})
-            state = rgs.join(state, self._name, self._incarnation)
-            for segment, (end, successors) in ends.items():
-                state = rgs.finish(state, self._name, segment, end, successors)
-            state = rgs.give_up(state, self._name, leaving)
-            state = rgs.exchange(state, self._name, exchanged, wanted)
-            if checkpoint is not None:
-                state = rgs.begin_checkpoint(state, checkpoint)
-            if is_beat:
-                state = rgs.beat(state, self._name, positions, handed_out)
-            return self._acquire(state)
-
-        is_followed = self._is_joined and polled is self._state and not (given or dead or is_beat)
+        change = self._change(ends, dead, is_beat=is_beat)
         # Another reader of this client may have freed segments in the same write of the record.
-        if is_followed and polled is not None and self._acquire(polled) is polled:
+        if self._is_joined and polled is not None and polled is self._state and not change.is_needed_in(polled):
             state = polled
         else:
-            state = await self._record.update(step, max_age_s=self._watch.shared_age_s if found else 0.0)
+            state = await self._record.update(change.apply, max_age_s=self._watch.shared_age_s if found else 0.0)
         for name in dead:
             _log.warning(
                 "reader %s declared reader %s dead: no heartbeat for %g s (reader_timeout_s)",
@@ -452,13 +407,35 @@ class GroupMembership:
         if is_beat:
             self._beaten_s = self._working_s
             self._watch.shown(self)
-        self._trouble = self._lost
-        self._note_stored(state, given)
+        self._trouble = self._ends.lost
+        self._note_stored(state, change.given)
         self._follow(state)
         if self.failure is None and len(state.readers) > 1:
             await note_recovered(self._cluster.segments, self.open_segments.values(), self._beat_interval_s)
             if self._is_in_the_way(state):
                 await self._step_aside()
+
+    def _change(self, ends: Ends, dead: Mapping[str, Sign], *, is_beat: bool) -> ReaderChange:
+        """Return what this reader has to change in the record. `ends`: of segments; `dead`: readers to remove."""
+        leaving = {
+            segment: HeldSegment(offset, source.turn)
+            for segment, source in self.open_segments.items()
+            if source.is_leaving and segment not in ends and self._hands._is_settled(source)
+            and (offset := self._hands._position_of(source, is_leaving=True)) is not None
+        }  # fmt: skip
+        exchanged, wanted = self._exchanged()
+        return ReaderChange(
+            self._name, self._incarnation, self._settings.reader_segment_count_max,
+            is_joined=self._is_joined, is_beat=is_beat,
+            dead=dead, ends=ends, leaving=leaving, exchanged=exchanged, wanted=wanted,
+            positions=self.positions(is_leaving=False) if is_beat and self._is_joined else {},
+            handed_out=self._hands._handed_out(),
+            # It starts with the positions of this reader, so a single reader writes nothing more.
+            checkpoint=self._keeper.checkpoint_due(self._state) if self._state is not None and is_beat else None,
+        )  # fmt: skip
+
+    def _is_held(self, source: SegmentEvents) -> bool:
+        return self.open_segments.get(source.segment) is source
 
     def _exchanged(self) -> tuple[dict[str, HeldSegment], Sequence[str]]:
         """Return the positions of segments to release in exchange for others that no reader holds, and those others."""
@@ -471,9 +448,6 @@ class GroupMembership:
 
         going, wanted = self._rotation.choose(self.open_segments.values(), may_go)
         return {source.segment: positions[source.segment] for source in going}, wanted
-
-    def _acquire(self, state: GroupState) -> GroupState:
-        return rgs.acquire(state, self._name, self._settings.reader_segment_count_max)
 
     def _note_stored(self, state: GroupState, given: Mapping[str, HeldSegment]) -> None:
         """Note which positions of the open segments the record has. `given`: positions of segments released here."""
@@ -550,52 +524,6 @@ class GroupMembership:
             _log.info("reader %s: group %s is finished: it read every stream to its end", self._name, group)
         self._is_end_reported = self.is_finished
 
-    async def _ends(self) -> dict[str, tuple[HeldSegment, dict[str, Sequence[str]]]]:
-        """Return the segments that were read to their end, with that and their successors."""
-        ended = [
-            source for source in self.open_segments.values() if source.is_at_end and self._hands._is_settled(source)
-        ]
-        ends = {} if self._state is None else self._state.ends
-        for source in ended:
-            if source.segment in ends and not source.is_gone:
-                source.successors = {}  # The group ends there.
-        asked = {source.segment: source for source in ended if source.successors is None}
-        lost: PenstockError | None = None
-        # Any longer, and this reader would be declared dead.
-        with within("find successors", self._beat_interval_s, "position_interval_s"):
-            answers = await for_each(list(asked), self._successors, self._settings.bulk_request_count_max)
-        for source, answer in zip(asked.values(), answers, strict=True):
-            if isinstance(answer, NoSuchStreamError) and self._is_found_by_pattern(source.stream):
-                self._keeper.look_soon()  # The group drops the stream once it is certain that it was deleted.
-            elif isinstance(answer, PenstockError):
-                self._note(answer)
-                lost = self._trouble if isinstance(answer, NoSuchStreamError) else lost
-            else:
-                source.successors = answer
-        found = {}
-        for source in ended:
-            if source.successors is not None and self.open_segments.get(source.segment) is source:
-                source.is_leaving = True
-                found[source.segment] = (HeldSegment(source.offset, source.turn), source.successors)
-        self._lost = lost
-        return found
-
-    def _is_found_by_pattern(self, stream: str) -> bool:
-        return self._state is not None and is_match(stream, self._state.patterns)
-
-    async def _successors(self, segment: str) -> dict[str, Sequence[str]]:
-        scope, stream, number = parse_segment_name(segment)
-        following = await self._cluster.controller.successors(scope, stream, number)
-        # The end of a sealed stream is indistinguishable from a segment of a deleted stream, which has no records.
-        if not following and await is_recreated(self._cluster, f"{scope}/{stream}", [number]):
-            raise recreated_error(f"{scope}/{stream}", f"{self._record.scope}/{self._record.name}")
-        if self._state is not None and segment in self._state.ends:
-            return {}
-        return {
-            successor.segment.name: [segment_name(scope, stream, other) for other in successor.predecessors]
-            for successor in following
-        }
-
     # -- holding up others, and being dead --------------------------------------------------------------------
 
     def _is_in_the_way(self, state: GroupState) -> bool:
@@ -650,15 +578,3 @@ class GroupMembership:
     def _drop_all(self) -> None:
         for source in list(self.open_segments.values()):
             self._drop(source)
-
-
-def _answer(requests: Sequence[asyncio.Future[None]], error: PenstockError | None) -> None:
-    for request in requests:
-        if request.done():
-            continue
-        if error is None:
-            request.set_result(None)
-        else:
-            request.set_exception(error)
-            # Its awaiter may have been cancelled: retrieve the exception.
-            request.exception()
