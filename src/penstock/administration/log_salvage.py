@@ -42,6 +42,7 @@ from penstock.segmentstore.container.log.salvage_report import SalvageReport
 from penstock.segmentstore.container.metadata import encode_ended
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.storage.bytes_in_chunks import MissingBytes, bytes_in_chunks
 from penstock.segmentstore.container.storage.container_storage import MARK_KEY
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.damaged_log import DamagedLog, LostRange
@@ -161,13 +162,14 @@ class _Plan:
     """A new log: what it begins with, and the segments whose ends are taken from long-term storage.
 
     `image`: it begins with that image. `start_at`: it begins with that checkpoint of the damaged log; 0: with the
-    first. `keeps_system`: see `SalvagedSegments`.
+    first. `keeps_system` and `found`: see `LogSalvage`.
     """
 
     image: ContainerImage | None = None
     start_at: int = 0
     keeps_system: bool = False
     ended: list[_Ended] = field(default_factory=list)
+    found: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     report: SalvageReport = field(default_factory=lambda: SalvageReport(0))
 
 
@@ -261,7 +263,7 @@ class _Salvage:
                     plans.insert(0, with_image)
             # First the plans that keep the container's own records after the loss, because the log was truncated by
             # them.
-            plans = [each for plan in plans for each in (replace(plan, keeps_system=True, ended=[]), plan)]
+            plans = [each for plan in plans for each in (replace(plan, keeps_system=True, ended=[], found={}), plan)]
             # A later checkpoint contains the effect of all lost operations before it; only bytes may be missing.
             plans[:0] = [_Plan(start_at=number) for number in found.whole_checkpoints[: -_PLANS_MAX - 1 : -1]]
             problems: list[str] = []
@@ -294,7 +296,12 @@ class _Salvage:
     def _new_salvage(self, plan: _Plan) -> LogSalvage:
         base = "log" if plan.image is None else plan.image.name.name
         return LogSalvage(
-            self._id, mark_key=MARK_KEY, base=base, start_at=plan.start_at, keeps_system=plan.keeps_system
+            self._id,
+            mark_key=MARK_KEY,
+            base=base,
+            start_at=plan.start_at,
+            keeps_system=plan.keeps_system,
+            found=plan.found,
         )
 
     async def _replay(self, damaged: DamagedLog, plan: _Plan) -> None:
@@ -337,6 +344,8 @@ class _Salvage:
                     problems.append(f"{min(doubtful)} was deleted and created again near the loss")
                     return False
                 unfit = await inspection.unfit_system()
+                if not unfit and await self._find(plan, await inspection.missing_system(), damaged, chunks):
+                    continue
                 if not unfit:
                     await inspection.open_tables()
                     for name in salvage.forgotten_names | lost:
@@ -360,6 +369,22 @@ class _Salvage:
             f"segments do not match long-term storage: {', '.join(each.segment.name for each in unfit[:3])}"
         )
         return False
+
+    async def _find(
+        self, plan: _Plan, missing: Sequence[MissingBytes], damaged: DamagedLog, chunks: ChunkStorage
+    ) -> bool:
+        """Add bytes of system segments, from chunks whose records are lost, to the plan. Return whether there are any.
+
+        Raises `CorruptionError` if bytes are nowhere.
+        """
+        for each in missing:
+            data = await bytes_in_chunks(chunks, each, epoch_max=damaged.epoch)
+            if data is None:
+                raise CorruptionError(
+                    each.segment, each.start, f"neither the log nor any chunk has bytes {each.start} to {each.end}"
+                )
+            plan.found.setdefault(each.segment_id, []).append((each.start, data))
+        return bool(missing)
 
     def _frames(self, salvage: LogSalvage, damaged: DamagedLog, plan: _Plan) -> Iterator[list[bytes]]:
         """Yield the frames of the new log, in batches. Blocks."""

@@ -25,6 +25,7 @@ from penstock.segmentstore.container.reads.read_index import Missing
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.storage.bytes_in_chunks import TABLE_BYTES_MAX, MissingBytes
 from penstock.segmentstore.container.storage.container_storage import (
     ContainerStorage,
     is_mark,
@@ -189,6 +190,23 @@ class ContainerInspection:
         for segment in list(self._state.metadata.by_name.values()):
             if segment.is_system and (stored := await self._stored(segment)).length > segment.length:
                 found.append(UnfitSegment(segment, stored.length, stored))
+        return found
+
+    async def missing_system(self) -> Sequence[MissingBytes]:
+        """Return the bytes of system segments that neither log nor storage has. Call after `replay`."""
+        found: list[MissingBytes] = []
+        for segment in list(self._state.metadata.by_name.values()):
+            if not segment.is_system:
+                continue
+            first = max((await self._stored(segment)).length, segment.start_offset)
+            if first >= segment.length:
+                continue
+            piece = segment.index.lookup(first, segment.length - first)
+            if isinstance(piece, Missing) and first - segment.start_offset <= TABLE_BYTES_MAX:
+                before = await self._storage.of(segment).read(
+                    segment.name, segment.start_offset, first - segment.start_offset
+                )
+                found.append(MissingBytes(segment.id, segment.name, first, piece.end, before))
         return found
 
     async def unfit(self) -> Sequence[UnfitSegment]:

@@ -16,10 +16,14 @@ from penstock.administration.log_salvage import salvage_log
 from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.log.frames import RecordReader
+from penstock.segmentstore.container.log.operations import Checkpoint, Operation, UpdatePinned, decode_operation
 from penstock.segmentstore.container.log.salvage_report import SalvageReport
+from penstock.segmentstore.container.metadata import decode_snapshot
 from penstock.segmentstore.container.opening import ContainerOpening
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.segment import SegmentFlags
+from penstock.segmentstore.container.storage.container_storage import storage_metadata_segment
 from penstock.segmentstore.container_settings import ContainerSettings, GarbageSettings, OrphanSettings
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.tier1.damaged_log import DamagedLog
@@ -173,14 +177,12 @@ def put_back(disk: SimulatedDisk, files: dict[str, bytes]) -> None:
         file.close()
 
 
-@pytest.mark.parametrize("seed", range(8))
-async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_continues(
+async def new_store(
     seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = random.Random(seed)
+) -> tuple[SimulatedDisk, FaultyChunks, Truth, SegmentContainer]:
+    """Return a running container of a new store with a table."""
     disk = SimulatedDisk(random.Random(seed), DiskFaults())
     chunks = FaultyChunks()
-    truth = Truth()
     monkeypatch.setattr("penstock.administration.log_salvage.open_long_term_storage", lambda *_: chunks)
     directory = DataDirectory("/data", runtime_on(disk, seed))
     directory.begin()
@@ -189,6 +191,15 @@ async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_conti
     await chunks.create_identity(StorageIdentity(CLUSTER).encode())
     container = await started(disk, chunks, seed)
     await container.create(TABLE, flags=SegmentFlags.TABLE)
+    return disk, chunks, Truth(), container
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_continues(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    disk, chunks, truth, container = await new_store(seed, monkeypatch)
     salvaged_count = 0
     refusals: list[str] = []
     for life in range(4):
@@ -228,3 +239,52 @@ async def test_a_container_over_a_salvaged_log_serves_what_was_written_and_conti
     assert salvaged_count
     assert refusals or seed != REFUSED
     assert all("from a copy, or build a data directory with `penstock storage restore`" in each for each in refusals)
+
+
+def operations_by_frame(disk: SimulatedDisk) -> list[tuple[bytes, list[Operation]]]:
+    """Return the frames of the log with the operations that end in each."""
+    reader = RecordReader()
+    found: list[tuple[bytes, list[Operation]]] = []
+    for frame in DamagedLog(disk, PATH, 0, "").read():
+        assert isinstance(frame, bytes)
+        operations, position = [], 1
+        while position < len(frame):
+            record, position = reader.feed_entry(memoryview(frame), position)
+            if record is not None:
+                operations.append(decode_operation(record)[1])
+        found.append((frame, operations))
+    return found
+
+
+async def test_records_that_the_truncation_of_the_log_relied_on_are_found_in_the_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log begins with a checkpoint, and what it says of the table of records is older than the chunks are."""
+    rng = random.Random(3)
+    disk, chunks, truth, container = await new_store(3, monkeypatch)
+    while True:
+        await work(container, truth, rng, 60)
+        await container.flush()
+        frames = operations_by_frame(disk)
+        first = next(each for _, operations in frames for each in operations if isinstance(each, Checkpoint))
+        table = next(
+            each for each in decode_snapshot(first.snapshot, 0).segments if each.name == storage_metadata_segment(0)
+        )
+        if table.storage_length < table.length:
+            break
+    await container.stop()
+    before = lengths_of(container)
+    for frame, operations in operations_by_frame(disk):
+        if any(isinstance(each, UpdatePinned) for each in operations):
+            for path, data in disk.files().items():
+                if path.startswith(f"{PATH}/log-") and (at := data.find(frame)) >= 0:
+                    disk.flip(path, at + len(frame) // 2, bit=3)
+    report = await salvage(disk, chunks, 3)
+    assert report.lost_count
+    container = await started(disk, chunks, 300)
+    await check(container, truth)
+    assert not any(segment.damage for segment in container.state.metadata.by_id.values())
+    check_report(report, before, lengths_of(container))
+    await work(container, truth, rng, 20)
+    await container.flush()
+    await container.stop()

@@ -9,7 +9,7 @@ docs/recovery.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -44,7 +44,8 @@ class LogSalvage:
     `mark_key`: key of the pinned record with the container's mark. Without the mark, no sweep of the new log's owner
     mistakes chunks whose records were lost for orphans. `start_at`: minimum number of the checkpoint that the new log
     begins with; the bytes of all intact appends before it are kept in memory until then. `keeps_system`: see
-    `SalvagedSegments`.
+    `SalvagedSegments`. `found`: bytes of system segments before the base that storage has without a record, by segment:
+    offset and bytes. They are restated after the base.
 
     Attributes:
         whole_checkpoints: numbers of the whole checkpoints after the last loss, ascending.
@@ -58,6 +59,7 @@ class LogSalvage:
         base: str = "log",
         start_at: int = 0,
         keeps_system: bool = False,
+        found: Mapping[int, Sequence[tuple[int, bytes]]] | None = None,
     ) -> None:
         self.report: SalvageReport = SalvageReport(container_id)
         #: Number of the last record read before any loss; 0 if none was.
@@ -87,6 +89,7 @@ class LogSalvage:
         self._later: list[Buffer] = []
         #: Known bytes of segments before the base, by segment: offset and bytes.
         self._bytes: dict[int, list[tuple[int, bytes]]] = {}
+        self._found = found or {}
 
     # Input.
 
@@ -293,8 +296,13 @@ class LogSalvage:
         first = self._number + 1
         for index, part in enumerate(parts):
             yield self._encode(Checkpoint(first, index, index == len(parts) - 1, encode_snapshot(part)))
-        for piece in carried:
-            yield self._encode(piece)
+        for segment_id, pieces in self._found.items():
+            for offset, data in pieces:
+                for start in range(0, len(data), _CARRIED_BYTES_MAX):
+                    piece = data[start : start + _CARRIED_BYTES_MAX]
+                    carried.append(CarriedBytes(segment_id, offset + start, piece))
+        for one in carried:
+            yield self._encode(one)
         for record in later:
             yield from self._take_operation(record)
 
