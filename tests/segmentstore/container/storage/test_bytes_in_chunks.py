@@ -85,6 +85,12 @@ async def test_bytes_that_no_chunk_has_are_not_found() -> None:
     assert await found(chunks, missing(1, 4)) == TABLE[offset_of(1) : offset_of(4)]
 
 
+async def test_bytes_that_end_within_an_entry_are_not_used() -> None:
+    # The rest of the entry cannot be checked.
+    start, end = offset_of(1), offset_of(6) - 3
+    assert await found(await storage((2, 0, TABLE)), MissingBytes(1, SEGMENT, start, end, TABLE[:start])) is None
+
+
 async def test_chunks_of_later_epochs_and_of_other_segments_are_not_used() -> None:
     assert await found(await storage((5, 0, TABLE)), missing(1, 6)) is None
     chunks = MemoryChunkStorage()
