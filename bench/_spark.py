@@ -22,11 +22,16 @@ FLUSH_S_MAX = 300.0
 READY_BATCH_BYTES = 2 * 1024 * 1024
 
 
-def start_session(core_count: int, directory: Path) -> SparkSession:
-    """Start a local session with so many cores; what it writes for itself goes below `directory`."""
-    from penstock.spark import ensure_java
+def start_session(core_count: int, directory: Path, *, is_compiled: bool = True) -> SparkSession:
+    """Start a local session with so many cores; what it writes for itself goes below `directory`.
+
+    `is_compiled`: its Python processes load PySpark compiled (`penstock.spark.ensure_compiled`).
+    """
+    from penstock.spark import ensure_compiled, ensure_java
 
     ensure_java()
+    if is_compiled:
+        ensure_compiled()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 

@@ -79,6 +79,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--bytes-per-trigger", default="", help="maxBytesPerTrigger; none: one micro-batch")
     options.add_argument("--event-only", action="store_true", help="column `event` alone, not all five")
+    options.add_argument("--sources-only", action="store_true", help="Spark's processes compile PySpark themselves")
     arguments = options.parse_args()
     if arguments.quick:
         arguments.events, arguments.rounds = 20_000, 1
@@ -88,7 +89,7 @@ def main() -> None:
         with server(directory, "--cache-mb", "64", settings=SETTINGS) as running:
             write_events(running.uri, arguments.events, arguments.event_bytes, arguments.segments)
             flushed_share = wait_until_flushed(running.uri, STREAM)
-            session = start_session(arguments.cores, directory)
+            session = start_session(arguments.cores, directory, is_compiled=not arguments.sources_only)
             given = {"uri": running.uri, "stream": STREAM, "columns": ",".join(columns), "start": "earliest"}
             limit = {"maxBytesPerTrigger": arguments.bytes_per_trigger} if arguments.bytes_per_trigger else {}
             ready = (session, columns, arguments.events, arguments.event_bytes, arguments.segments)
@@ -117,6 +118,7 @@ def main() -> None:
                 "event_bytes": arguments.event_bytes,
                 "cores": arguments.cores,
                 "columns": columns,
+                "is_compiled": not arguments.sources_only,
                 "flushed_share": round(flushed_share, 3),
                 "ratio": ratios(middle, [("stream", "batch"), ("stream_floor", "batch_floor")]),
                 "micro_batch_to_batch": round(middle["batch"]["elapsed_s"] / streaming.batches_s(), 2),

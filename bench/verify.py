@@ -95,9 +95,10 @@ def by_spark(store: StoreSettings, cores: int, runs: int) -> dict[str, float]:
     import sys
 
     from penstock.jobs.spark_sums import SparkSums
-    from penstock.spark import ensure_java
+    from penstock.spark import ensure_compiled, ensure_java
 
     ensure_java()
+    ensure_compiled()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 

@@ -17,7 +17,7 @@ REQUIRES = [
 
 
 def test_the_error_names_the_missing_package_and_a_command_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "requires", lambda name: REQUIRES)
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: REQUIRES)
     error = ImportError("No module named 'numpy.core'", name="numpy.core")
     assert extras.missing_extra("an export", "arrow", error) == (
         "an export needs numpy, which is not installed: pip install 'pyarrow>=18' 'numpy>=2.0' "
@@ -31,7 +31,7 @@ def no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> list[str]:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(extras, "requires", absent)
+    monkeypatch.setattr("importlib.metadata.requires", absent)
 
 
 @pytest.mark.usefixtures("no_metadata")

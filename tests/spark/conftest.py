@@ -32,6 +32,7 @@ def spark_environment() -> None:
     """Let Spark's processes find this checkout and this Python; skip where Spark cannot run."""
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
     pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'penstock[spark]'")
+    from penstock.spark.compiled import ensure_compiled
     from penstock.spark.errors import JavaNotFoundError
     from penstock.spark.java import ensure_java
 
@@ -39,6 +40,7 @@ def spark_environment() -> None:
         ensure_java()
     except JavaNotFoundError as error:
         pytest.skip(str(error))
+    ensure_compiled()  # Tests start hundreds of Python processes of Spark.
     paths = [str(SOURCE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

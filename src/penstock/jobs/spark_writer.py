@@ -116,6 +116,7 @@ def open_session() -> SparkSession:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise InvalidArgumentError(missing_extra("Spark", "spark", error)) from error
+    from penstock.spark.compiled import ensure_compiled
     from penstock.spark.errors import JavaNotFoundError
     from penstock.spark.java import ensure_java
 
@@ -123,6 +124,7 @@ def open_session() -> SparkSession:
         ensure_java()
     except JavaNotFoundError as error:
         raise InvalidArgumentError(str(error)) from error
+    ensure_compiled()
     # Otherwise workers would run any python3 on the path, which may not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return SparkSession.builder.appName("penstock").getOrCreate()

@@ -20,7 +20,7 @@ from typing import IO
 
 from penstock.model.errors import PenstockError
 from penstock.quickstart import query
-from penstock.spark import ensure_java
+from penstock.spark import ensure_compiled, ensure_java
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=(orders, is_ordered), daemon=True).start()
     try:
         ensure_java()
+        ensure_compiled()
         session = query.start_session(Path(sys.argv[1]))
         say({"started": os.getpid()})
         is_ordered.wait()

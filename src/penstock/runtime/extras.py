@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, requires
 
 _REQUIREMENT = re.compile(r"\s*([^;]+?)\s*;.*\bextra\s*==\s*['\"]([\w-]+)['\"]")
 _OWN = re.compile(r"penstock\[([^\]]+)\]")
@@ -45,16 +44,23 @@ def install_command(extra: str) -> str:
     return f"pip install {wanted} (the extra '{extra}' of Penstock)"
 
 
+def _listed() -> list[str]:
+    """Return the requirements in the package's metadata, each with its marker; none where there are no metadata."""
+    # Only now: the import takes 30 ms of CPU in each process, and most processes never lack a package.
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        return requires("penstock") or []
+    except PackageNotFoundError:
+        return []
+
+
 def packages_of(extra: str) -> list[str]:
     """Return the requirements of an extra, without duplicates, also where Penstock was not installed as a package.
 
     Raises `ValueError`: there is no such extra.
     """
-    try:
-        listed = requires("penstock") or []
-    except PackageNotFoundError:
-        listed = []
-    found = _required(extra, listed) or list(_WITHOUT_METADATA.get(extra, ()))
+    found = _required(extra, _listed()) or list(_WITHOUT_METADATA.get(extra, ()))
     if not found:
         raise ValueError(f"Penstock has no extra {extra!r}")
     return found

@@ -1,8 +1,8 @@
 """Spark source and sink: ``spark.read.format("penstock")`` and its three siblings, and the tools around them.
 
 Spark finds the format through the package `pyspark_penstock`; `register` is for sessions where another
-broken `pyspark_*` package prevents that. `ensure_java` finds a Java for Spark, or the one from PyPI. `LagListener`
-reports the lag of streaming queries, `LagEndpoint` and `lag_metrics` export it to Prometheus.
+broken `pyspark_*` package prevents that. `ensure_java` finds a Java for Spark, or the one from PyPI. `ensure_compiled`
+shortens the starts of its Python processes. `LagListener` reports the lag of streaming queries, `LagEndpoint` and `lag_metrics` export it to Prometheus.
 
 Importing this needs no extra. Using it needs the extra ``spark``.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from penstock.spark.compiled import ensure_compiled
 from penstock.spark.java import ensure_java
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.spark.lag_metrics import LagEndpoint, lag_metrics
     from penstock.spark.listener import LagListener
 
-__all__ = ["LagEndpoint", "LagListener", "QueryLag", "SegmentLag", "ensure_java", "lag_metrics", "register"]
+__all__ = ["LagEndpoint", "LagListener", "QueryLag", "SegmentLag", "ensure_compiled", "ensure_java", "lag_metrics", "register"]
 
 #: Modules of names imported on first use. The listener needs the extra, and workers, which import this, need none.
 _LATER = {

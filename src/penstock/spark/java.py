@@ -101,11 +101,15 @@ def write_wrapper(java: Path, home: Path) -> Path:
     return home
 
 
+def cache_directory() -> Path:
+    """Return the directory of what this user keeps for Spark. Raises `RuntimeError`: the user has no home directory."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+
+
 def default_wrapper_home() -> Path:
     """Return where the wrapper of this Python environment is kept."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     environment = re.sub(r"[^A-Za-z0-9]+", "-", sys.prefix).strip("-")
-    return cache / "penstock" / f"java-{environment}"
+    return cache_directory() / f"java-{environment}"
 
 
 def ensure_java(wrapper_home: Path | None = None) -> Path:
