@@ -377,6 +377,59 @@ def test_a_refusal_after_an_attempt_without_an_answer_leaves_the_outcome_unknown
         export_all(filled(), target, 10_000)
 
 
+def test_a_table_is_opened_once_its_catalogue_is_back(
+    iceberg: IcebergPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its namespace and the table are created; the outage is reported once. After the longest outage it is an error."""
+    clock_s, pauses_s = 0.0, list[float]()
+
+    def sleep(delay_s: float) -> None:
+        nonlocal clock_s
+        clock_s += delay_s
+        pauses_s.append(delay_s)
+        if clock_s > 600:
+            catalog.is_failing = False
+
+    monkeypatch.setattr("penstock.jobs.iceberg_table.time.sleep", sleep)
+    monkeypatch.setattr("penstock.jobs.iceberg_table.time.monotonic", lambda: clock_s)
+    catalog = Failing(iceberg.catalog(), "create_namespace_if_not_exists", ConnectionError("away"))
+    catalog.is_failing = True
+    with pytest.raises(ExportTargetError, match=r"events.all can be neither created nor opened: away"):
+        IcebergTable(catalog, "events.all", "model/stream", SHAPE.schema, outage_s_max=60.0)
+    assert 30 < sum(pauses_s) <= 60
+    caplog.clear()
+    export_all(filled(), IcebergTable(catalog, "events.all", "model/stream", SHAPE.schema, outage_s_max=900.0))
+    assert caplog.text.count("the catalogue is unavailable, retrying for 900 s: ConnectionError: away") == 1
+    assert exported(iceberg).total() == 20
+
+
+def test_a_catalogue_that_was_never_reached_is_waited_for_if_wanted(
+    monkeypatch: pytest.MonkeyPatch, iceberg: IcebergPlace
+) -> None:
+    import pyiceberg.catalog
+
+    clock_s, count, present = 0.0, 0, iceberg.catalog()
+
+    def load_catalog(name: str, **properties: str) -> object:
+        nonlocal count
+        count += 1
+        if clock_s < 300:
+            raise ConnectionError("away")
+        return present
+
+    def sleep(delay_s: float) -> None:
+        nonlocal clock_s
+        clock_s += delay_s
+
+    monkeypatch.setattr(pyiceberg.catalog, "load_catalog", load_catalog)
+    monkeypatch.setattr("penstock.jobs.iceberg_table.time.sleep", sleep)
+    monkeypatch.setattr("penstock.jobs.iceberg_table.time.monotonic", lambda: clock_s)
+    with pytest.raises(ExportTargetError, match="catalogue lake cannot be opened: away"):
+        open_catalog("lake", {}, None)
+    assert count == 1
+    assert open_catalog("lake", {}, None, 900.0) is present
+
+
 def test_texts_whose_bounds_the_library_cannot_compute_are_exported_without_bounds(iceberg: IcebergPlace) -> None:
     """PyIceberg raises on a text that has U+D7FF where it shortens the upper bound of a column."""
     shape = RowShape("text")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import subprocess
 import sys
 import zipfile
@@ -34,7 +35,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "jars" / "spark.jar").write_bytes(b"jar")
     write_archive(package, SOURCE)
     monkeypatch.setattr(
-        compiled.importlib.util, "find_spec",
+        importlib.util, "find_spec",
         lambda name: importlib.util.spec_from_file_location(
             name, package / "__init__.py", submodule_search_locations=[str(package)]
         ),
@@ -65,7 +66,7 @@ def test_processes_load_the_compiled_modules_of_the_home(installed: Path, tmp_pa
     cache = tmp_path / "cache"
     home = ensure_compiled(cache)
     assert home is not None
-    assert compiled.os.environ["SPARK_HOME"] == str(home)
+    assert os.environ["SPARK_HOME"] == str(home)
     archive = home / "python" / "lib" / "pyspark.zip"
     assert imported(installed / "python" / "lib" / "pyspark.zip") == "py"
     assert imported(archive) == "pyc"
@@ -99,7 +100,7 @@ def test_a_home_is_made_once_for_an_installation(
 def test_a_home_that_is_given_is_left_alone(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert ensure_compiled(tmp_path / "cache") is None
-    assert compiled.os.environ["SPARK_HOME"] == "/opt/spark"
+    assert os.environ["SPARK_HOME"] == "/opt/spark"
     assert not (tmp_path / "cache").exists()
 
 
@@ -111,7 +112,7 @@ def test_a_cache_that_cannot_be_written_is_reported(
     with caplog.at_level(logging.WARNING, logger=compiled.__name__):
         assert ensure_compiled(blocked) is None
     assert "compile PySpark at each start" in caplog.text
-    assert compiled.os.environ["SPARK_HOME"] == ""
+    assert os.environ["SPARK_HOME"] == ""
 
 
 def test_another_version_of_python_imports_the_sources(installed: Path, tmp_path: Path) -> None:

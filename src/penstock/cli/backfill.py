@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.copying import BatchSize, Name, Outage, copy_all, with_session
+from penstock.cli.copying import BatchSize, Name, copy_all, with_session
 from penstock.cli.options import URI, AsJson, Stream, Uri
+from penstock.cli.outages import Outage
 
 if TYPE_CHECKING:
     from penstock.cli.session import Session
@@ -30,7 +31,7 @@ def backfill(
     rate: Annotated[float, typer.Option(min=0, help="Maximum events per second. [default: no limit]")] = 0.0,
     name: Name = None,
     batch_size: BatchSize = "16MiB",
-    outage: Outage = "2m",
+    outage: Outage = None,
     as_json: AsJson = False,
     uri: Uri = URI,
 ) -> None:
@@ -41,14 +42,13 @@ def backfill(
     """
 
     # Only now: the help of all commands should not load a client.
-    def run(session: Session) -> None:
-        from penstock.cli.quantities import bytes_of, milliseconds_of
+    def run(session: Session, outage_s: float) -> None:
+        from penstock.cli.quantities import bytes_of
         from penstock.jobs.backfill import BackfillSource
         from penstock.jobs.ledgered_copy import Pace, open_job
         from penstock.model.names import split_scoped_name
 
         job = name or f"backfill {' '.join(path.resolve().name for path in files)}"
-        outage_s = milliseconds_of(outage) / 1000
         session.call(open_job(session.client, job, "/".join(split_scoped_name(stream))))
         source = BackfillSource(
             files, event_column=event_column, key_column=key_column, bytes_max=bytes_of(batch_size),
@@ -56,4 +56,4 @@ def backfill(
         )  # fmt: skip
         copy_all(session, job, stream, source, Pace(rate), outage_s, None, as_json=as_json)
 
-    with_session(uri, run, as_json=as_json)
+    with_session(uri, outage, run, as_json=as_json)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.failure import Interrupted, exit_on_error, termination_interrupts
+from penstock.cli.outages import job_session, outage_s_of
 
 if TYPE_CHECKING:
     from penstock.cli.session import Session
@@ -24,15 +25,12 @@ KeyField = Annotated[
     typer.Option(metavar="FIELD", help="Use this field of each event, a JSON object, as routing key."),
 ]
 BatchSize = Annotated[str, typer.Option(metavar="SIZE", help="Maximum size of one transaction; it is held in memory.")]
-Outage = Annotated[str, typer.Option(metavar="TIME", help="How long to retry while the server is unavailable.")]
 
 
-def with_session(uri: str, run: Callable[[Session], None], *, as_json: bool) -> None:
-    """Run a job on a session, and tell its failures."""
-    from penstock.cli.session import connected
-
-    with exit_on_error(as_json=as_json), termination_interrupts(), connected(uri) as session:
-        run(session)
+def with_session(uri: str, outage: str | None, run: Callable[[Session, float], None], *, as_json: bool) -> None:
+    """Run a job on a session, with the longest outage in seconds, and tell its failures."""
+    with exit_on_error(as_json=as_json), termination_interrupts(), job_session(uri, outage) as session:
+        run(session, outage_s_of(outage))
 
 
 def copy_all(

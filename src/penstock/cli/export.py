@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.failure import Interrupted, exit_on_error, termination_interrupts
 from penstock.cli.options import POSITION_HELP, URI, AsJson, Stream, Uri
+from penstock.cli.outages import OUTAGE_DEFAULT, job_session, outage_s_of
 
 if TYPE_CHECKING:
     from penstock.jobs.export import Exporter, ExportReport, ExportTarget
@@ -58,8 +59,14 @@ def export(
     batch_size: Annotated[str, typer.Option(metavar="SIZE", help="Maximum size of one commit.")] = "256MiB",
     interval: Annotated[str, typer.Option(metavar="TIME", help="Commit interval while following the stream.")] = "1m",
     outage: Annotated[
-        str, typer.Option(metavar="TIME", help="How long to retry while the server or the catalogue is unavailable.")
-    ] = "2m",
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long to retry while the server or the catalogue is unavailable; if given, also if it is at the "
+            "start.",
+            show_default=OUTAGE_DEFAULT,
+        ),
+    ] = None,
     spark: Annotated[
         bool,
         typer.Option(
@@ -76,7 +83,6 @@ def export(
     # Only now: the help of all commands should not load a client.
     from penstock.cli.positions import cut_at
     from penstock.cli.quantities import bytes_of, milliseconds_of
-    from penstock.cli.session import connected
     from penstock.jobs.rows import RowShape, fields_of
     from penstock.model.errors import InvalidArgumentError
 
@@ -85,11 +91,11 @@ def export(
             raise InvalidArgumentError("give either --once or --until, not both")
         if once:
             until = "latest"
-        interval_s, outage_s = milliseconds_of(interval) / 1000, milliseconds_of(outage) / 1000
+        interval_s, outage_s = milliseconds_of(interval) / 1000, outage_s_of(outage)
         batch_bytes = bytes_of(batch_size)
         _need_arrow()
         shape = RowShape(value, () if schema is None else fields_of(schema))
-        with connected(uri) as session:
+        with job_session(uri, outage) as session:
             # Before the cuts: they belong to this stream, or the exporter finds another identity.
             identity = session.call(session.client.stream_identity(stream))
             first = session.call(cut_at(session.client, stream, start))
@@ -97,7 +103,7 @@ def export(
         # The option also applies if the table no longer has the information.
         confirmed = None if start == "earliest" else first
         target = _target(to, directory, table, catalog, properties or [], f"{first.scope}/{first.stream}", shape,
-                         confirmed, outage_s)  # fmt: skip
+                         confirmed, outage_s, 0.0 if outage is None else outage_s)  # fmt: skip
         exporter = _exporter(uri, outage_s, target, shape, first, identity, batch_bytes, on_spark=spark)
         try:
             _run(exporter, first, last, interval_s, is_shown=not as_json)
@@ -139,6 +145,7 @@ def _run(exporter: Exporter, first: StreamCut, last: StreamCut | None, interval_
 def _target(
     to: Literal["parquet", "iceberg"], directory: Path | None, table: str | None, catalog: str, properties: list[str],
     stream: str, shape: RowShape, confirmed: StreamCut | None, outage_s: float,
+    first_contact_s: float,
 ) -> ExportTarget:  # fmt: skip
     from penstock.jobs.iceberg_table import IcebergTable, open_catalog
     from penstock.jobs.parquet_directory import ParquetDirectory
@@ -153,7 +160,7 @@ def _target(
     pairs = [each.partition("=") for each in properties]
     if any(not (key and sign) for key, sign, _ in pairs):
         raise InvalidArgumentError("write a --property as KEY=VALUE")
-    opened = open_catalog(catalog, {key: text for key, _, text in pairs}, directory)
+    opened = open_catalog(catalog, {key: text for key, _, text in pairs}, directory, first_contact_s)
     return IcebergTable(opened, table, stream, shape.schema, confirmed=confirmed, outage_s_max=outage_s)
 
 

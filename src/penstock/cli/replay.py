@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.copying import BatchSize, KeyField, Name, Outage, copy_all, with_session
+from penstock.cli.copying import BatchSize, KeyField, Name, copy_all, with_session
 from penstock.cli.names import complete_streams
 from penstock.cli.options import POSITION_HELP, URI, AsJson, Uri
+from penstock.cli.outages import Outage
 
 if TYPE_CHECKING:
     from penstock.cli.session import Session
@@ -36,7 +37,7 @@ def replay(
     key_field: KeyField = None,
     name: Name = None,
     batch_size: BatchSize = "16MiB",
-    outage: Outage = "2m",
+    outage: Outage = None,
     as_json: AsJson = False,
     uri: Uri = URI,
 ) -> None:
@@ -46,14 +47,14 @@ def replay(
     nothing.
     """
     # Only now: the help of all commands should not load a client.
-    from penstock.cli.quantities import bytes_of, milliseconds_of
+    from penstock.cli.quantities import bytes_of
     from penstock.jobs.ledgered_copy import Pace
     from penstock.jobs.replay import ReplaySource
     from penstock.jobs.source import JobSource
     from penstock.spark.options import StoreSettings
 
-    def run(session: Session) -> None:
-        bytes_max, outage_s = bytes_of(batch_size), milliseconds_of(outage) / 1000
+    def run(session: Session, outage_s: float) -> None:
+        bytes_max = bytes_of(batch_size)
         bytes_per_s = 0 if byte_rate is None else bytes_of(byte_rate)
         job = name or f"replay {source}"
         plan = _plan(session, job, source, target, start, until, key_field)
@@ -65,7 +66,7 @@ def replay(
         total_bytes = portions.left_bytes()
         copy_all(session, job, target, portions, Pace(rate, bytes_per_s), outage_s, total_bytes, as_json=as_json)
 
-    with_session(uri, run, as_json=as_json)
+    with_session(uri, outage, run, as_json=as_json)
 
 
 def _plan(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.copying import Outage
 from penstock.cli.failure import EXIT_DAMAGED, EXIT_FAILED, Interrupted, exit_on_error, termination_interrupts
 from penstock.cli.names import complete_streams
 from penstock.cli.options import URI, AsJson, Uri
+from penstock.cli.outages import Outage, job_session, outage_s_of
 
 if TYPE_CHECKING:
     from penstock.jobs.verify import PartSums, Verifier, VerifyReport
@@ -30,7 +30,7 @@ def verify(
         str | None,
         typer.Option(help="Long-term storage, as seen from the machine that reads it. [default: the server's]"),
     ] = None,
-    outage: Outage = "2m",
+    outage: Outage = None,
     spark: Annotated[
         bool, typer.Option("--spark", help="Read in Spark's executors: with spark-submit's session, or a local one.")
     ] = False,
@@ -44,17 +44,15 @@ def verify(
     is damaged or missing, with 1 if the check could not be completed.
     """
     # Only now: the help of all commands should not load a client.
-    from penstock.cli.quantities import milliseconds_of
-    from penstock.cli.session import connected
     from penstock.jobs.verify import StoredChunks, Verifier
     from penstock.model.errors import NoSuchStreamError, PenstockError
     from penstock.model.names import split_scoped_name
     from penstock.spark.options import StoreSettings
 
     with exit_on_error(as_json=as_json), termination_interrupts():
-        outage_s = milliseconds_of(outage) / 1000
+        outage_s = outage_s_of(outage)
         named = ["/".join(split_scoped_name(each)) for each in streams or ()]
-        with connected(uri) as session:
+        with job_session(uri, outage) as session:
             client = session.client
             for each in named:
                 session.call(client.segments_of(each))

@@ -15,10 +15,10 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.jobs.errors import ExportTargetError
 from penstock.jobs.export import TablePosition, WrittenBatch, WrittenFile
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
     from pyiceberg.table import Table, Transaction
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +102,8 @@ class IcebergTable:
         stream: ``scope/stream``.
         schema: the columns.
         confirmed: the confirmed end of a table whose snapshots of the stream were expired.
-        outage_s_max: how long a commit retries while the catalogue is unavailable, or other writers commit first.
+        outage_s_max: how long each call retries while the catalogue is unavailable, and a commit while other writers
+            commit first.
     """
 
     def __init__(
@@ -292,8 +295,12 @@ class IcebergTable:
             namespace, _, _ = self._name.rpartition(".")
             if not namespace:
                 raise InvalidArgumentError(f"{self._name!r} is not the name of a table: write NAMESPACE.TABLE")
-            self._catalog.create_namespace_if_not_exists(namespace)
-            return self._catalog.create_table_if_not_exists(self._name, schema=self._schema)
+            what = f"opening table {self._name}"
+            _answered(what, self._outage_s_max, lambda: self._catalog.create_namespace_if_not_exists(namespace))
+            return _answered(
+                what, self._outage_s_max,
+                lambda: self._catalog.create_table_if_not_exists(self._name, schema=self._schema),
+            )  # fmt: skip
         except PenstockError:
             raise
         except Exception as error:
@@ -363,10 +370,39 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def open_catalog(name: str, properties: Mapping[str, str], directory: Path | None) -> Catalog:
+def _answered(what: str, outage_s: float, call: Callable[[], T]) -> T:
+    """Return the result of a call of a catalogue that has the same effect twice; retries while it is unavailable."""
+    give_up_s, pause = time.monotonic() + outage_s, GrowingDelay(_PAUSE_FIRST_S, _PAUSE_MAX_S)
+    is_told = False
+    while True:
+        try:
+            return call()
+        except _absences() as error:
+            if time.monotonic() + pause.next_s > give_up_s:
+                raise
+            if not is_told:
+                is_told = True
+                _log.warning("%s: the catalogue is unavailable, retrying for %g s: %s", what, outage_s, _said(error))
+        time.sleep(pause.take())
+
+
+def _absences() -> tuple[type[Exception], ...]:
+    """Return the error classes of a catalogue that cannot be reached or does not work at present."""
+    from pyiceberg import exceptions
+    from requests.exceptions import ConnectionError as NoConnectionError
+    from requests.exceptions import Timeout
+
+    return (ConnectionError, TimeoutError, NoConnectionError, Timeout, exceptions.ServerError,
+            exceptions.ServiceUnavailableError)  # fmt: skip
+
+
+def open_catalog(
+    name: str, properties: Mapping[str, str], directory: Path | None, first_contact_s: float = 0.0
+) -> Catalog:
     """Return PyIceberg's catalogue `name`; `properties` override PyIceberg's own files and variables.
 
     `directory`: a local catalogue, in SQLite, with its tables in the same directory; created if missing.
+    `first_contact_s`: how long it retries while the catalogue is unavailable; 0: its address may be wrong.
 
     Raises `ExportTargetError`; `InvalidArgumentError`: PyIceberg is not installed.
     """
@@ -388,7 +424,7 @@ def open_catalog(name: str, properties: Mapping[str, str], directory: Path | Non
             "py-io-impl": "penstock.jobs.synced_io.SyncedFileIO",
         } | used
     try:
-        return load_catalog(name, **used)
+        return _answered(f"opening catalogue {name}", first_contact_s, lambda: load_catalog(name, **used))
     except Exception as error:
         raise ExportTargetError(f"catalogue {name} cannot be opened: {error}") from error
 

@@ -2,7 +2,8 @@
 
 Spark finds the format through the package `pyspark_penstock`; `register` is for sessions where another
 broken `pyspark_*` package prevents that. `ensure_java` finds a Java for Spark, or the one from PyPI. `ensure_compiled`
-shortens the starts of its Python processes. `LagListener` reports the lag of streaming queries, `LagEndpoint` and `lag_metrics` export it to Prometheus.
+shortens the starts of its Python processes. `LagListener` reports the lag of streaming queries, `LagEndpoint` and
+`lag_metrics` export it to Prometheus.
 
 Importing this needs no extra. Using it needs the extra ``spark``.
 """
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
     from penstock.spark.lag_metrics import LagEndpoint, lag_metrics
     from penstock.spark.listener import LagListener
 
-__all__ = ["LagEndpoint", "LagListener", "QueryLag", "SegmentLag", "ensure_compiled", "ensure_java", "lag_metrics", "register"]
+__all__ = [
+    "LagEndpoint",
+    "LagListener",
+    "QueryLag",
+    "SegmentLag",
+    "ensure_compiled",
+    "ensure_java",
+    "lag_metrics",
+    "register",
+]
 
 #: Modules of names imported on first use. The listener needs the extra, and workers, which import this, need none.
 _LATER = {

@@ -47,7 +47,9 @@ def ensure_compiled(home: Path | None = None) -> Path | None:
     try:
         made = _made(installed, home or cache_directory())
     except (OSError, RuntimeError, zipfile.BadZipFile) as error:  # RuntimeError: this user has no home directory.
-        _log.warning("Spark's Python processes compile PySpark at each start, because no copy can be written: %s", error)
+        _log.warning(
+            "Spark's Python processes compile PySpark at each start, because no copy can be written: %s", error
+        )
         return None
     os.environ["SPARK_HOME"] = str(made)
     return made

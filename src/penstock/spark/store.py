@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import time
 from bisect import bisect_right
@@ -36,7 +37,7 @@ from penstock.spark.options import SinkOptions, StoreSettings
 from penstock.spark.planner import TRUNCATED, ByteRange, Extent
 
 if TYPE_CHECKING:
-    from penstock import Client, EventWriter, SegmentInfo, SegmentRange, aio
+    from penstock import Client, ClientSettings, EventWriter, SegmentInfo, SegmentRange, aio
     from penstock.client.reading.direct_reads import DirectReads
     from penstock.client.transport.chunk_layouts import SegmentLayout
     from penstock.runtime.portal import Portal
@@ -56,31 +57,37 @@ BORDER_BYTES_FIRST = 3 * 512 * 1024
 CLIENT_COUNT_MAX = 8
 
 
+def outage_settings(outage_s: float) -> ClientSettings:
+    """Return the settings of a client whose calls, reads and writes outlast outages of `outage_s` seconds."""
+    # Not at the top: Spark imports this package in processes that never use a store.
+    from penstock import ClientSettings
+
+    usual = ClientSettings()
+    return ClientSettings(
+        retry_time_max_s=outage_s,
+        # The outage may begin before the first call of a new task or of a restarted query.
+        first_contact_timeout_s=outage_s,
+        # A connection attempt that hangs is given up early enough to try another.
+        connect_timeout_s=min(usual.connect_timeout_s, outage_s),
+        request_timeout_s=min(usual.request_timeout_s, outage_s),
+        controller_request_timeout_s=min(usual.controller_request_timeout_s, outage_s),
+        # The time decides, not the number of attempts: pauses between them are at least half of the longest one.
+        controller_attempt_count_max=usual.controller_attempt_count_max
+        + math.ceil(2 * outage_s / usual.retry_delay_max_s),
+        keepalive_interval_s=min(usual.keepalive_interval_s, outage_s / 4),
+        # Leaves time to read from the store instead of from long-term storage.
+        layout_timeout_s=min(usual.layout_timeout_s, outage_s / 4),
+        direct_read_timeout_s=min(usual.direct_read_timeout_s, outage_s / 4),
+        # Ranges are long and read whole: request the maximum that a server returns at once.
+        read_bytes=READ_LENGTH_MAX,
+    )
+
+
 def open_client(settings: StoreSettings) -> Client:
     """Return a new client of a store, with limits derived from the options of a query."""
-    # Not at the top: Spark imports this package in processes that never use a store.
-    from penstock import ClientSettings, connect
+    from penstock import connect
 
-    outage_s = settings.outage_s_max
-    usual = ClientSettings()
-    return connect(
-        settings.uri,
-        ClientSettings(
-            retry_time_max_s=outage_s,
-            # The outage may begin before the first call of a new task or of a restarted query.
-            first_contact_timeout_s=outage_s,
-            # A connection attempt that hangs is given up early enough to try another.
-            connect_timeout_s=min(usual.connect_timeout_s, outage_s),
-            request_timeout_s=min(usual.request_timeout_s, outage_s),
-            controller_request_timeout_s=min(usual.controller_request_timeout_s, outage_s),
-            keepalive_interval_s=min(usual.keepalive_interval_s, outage_s / 4),
-            # Leaves time to read from the store instead of from long-term storage.
-            layout_timeout_s=min(usual.layout_timeout_s, outage_s / 4),
-            direct_read_timeout_s=min(usual.direct_read_timeout_s, outage_s / 4),
-            # Ranges are long and read whole: request the maximum that a server returns at once.
-            read_bytes=READ_LENGTH_MAX,
-        ),
-    )
+    return connect(settings.uri, outage_settings(settings.outage_s_max))
 
 
 # The key contains the process id: a forked child must never use its parent's sockets.
