@@ -26,7 +26,6 @@ LONG: dict[str, int] = {
     "cli/export.py export": 90,
     "cli/quickstart.py quickstart": 75,
     "cli/standalone.py standalone": 108,
-    "cli/verify.py verify": 61,
     "client/controller/controller.py ControllerClient._attempt": 71,
     "client/groups/reader_group.py ReaderGroup._open": 61,
     "controller/service.py ControllerService.__init__": 97,

@@ -82,7 +82,7 @@ def test_processes_load_the_compiled_modules_of_the_home(installed: Path, tmp_pa
 def test_a_home_is_made_once_for_an_installation(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A PySpark that was installed anew gets another one, and the earlier one is removed."""
+    """A PySpark that was installed again gets another one, and the earlier one is removed."""
     cache = tmp_path / "cache"
     first = ensure_compiled(cache)
     assert first is not None

@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli.failure import Interrupted, exit_on_error, termination_interrupts
 from penstock.cli.options import POSITION_HELP, URI, AsJson, Stream, Uri
-from penstock.cli.outages import OUTAGE_DEFAULT, job_session, outage_s_of
+from penstock.cli.outages import Outage, job_session, outage_s_of
 
 if TYPE_CHECKING:
     from penstock.jobs.export import Exporter, ExportReport, ExportTarget
@@ -58,15 +58,7 @@ def export(
     ] = False,
     batch_size: Annotated[str, typer.Option(metavar="SIZE", help="Maximum size of one commit.")] = "256MiB",
     interval: Annotated[str, typer.Option(metavar="TIME", help="Commit interval while following the stream.")] = "1m",
-    outage: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="How long to retry while the server or the catalogue is unavailable; if given, also if it is at the "
-            "start.",
-            show_default=OUTAGE_DEFAULT,
-        ),
-    ] = None,
+    outage: Outage = None,
     spark: Annotated[
         bool,
         typer.Option(

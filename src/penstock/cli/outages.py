@@ -20,8 +20,8 @@ Outage = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="How long to retry while the server is unavailable; if given, also if it is at the start.",
-        show_default=OUTAGE_DEFAULT,
+        help="How long to retry while the server, or the catalogue of an export, is unavailable; if given, also if it "
+        f"is at the start. [default: {OUTAGE_DEFAULT}]",
     ),
 ]
 
