@@ -8,10 +8,11 @@ import urllib.error
 import urllib.request
 
 import pytest
+from prometheus_client import CollectorRegistry, Gauge
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.spark.lag import QueryLag, SegmentLag
-from penstock.spark.lag_metrics import LagEndpoint, lag_metrics
+from penstock.spark.lag_metrics import LagCollector, LagEndpoint, lag_metrics
 
 TIME = "2026-11-22T10:00:00.000Z"
 #: The first segment of the second epoch.
@@ -33,24 +34,47 @@ def test_lags_are_scraped_as_gauges() -> None:
         text = scraped(endpoint, "/metrics?x=1")
         with pytest.raises(urllib.error.HTTPError, match="404"):
             scraped(endpoint, "/")
-    one = 'query="one",name="billing",source="0",stream="retail/orders",segment="0"'
-    two = 'query="two",name="a \\"b\\"\\\\\\n"'
+    one = 'name="billing",query="one",segment="0",source="0",stream="retail/orders"'
+    two = 'name="a \\"b\\"\\\\\\n",query="two"'
     lines = text.splitlines()
     assert [line for line in lines if line.startswith("penstock_query_lag_") and "two" not in line] == [
-        f"penstock_query_lag_bytes{{{one}}} 90", f"penstock_query_lag_events{{{one}}} 9",
+        f"penstock_query_lag_bytes{{{one}}} 90.0", f"penstock_query_lag_events{{{one}}} 9.0",
         f"penstock_query_lag_seconds{{{one}}} 1.5",
-        'penstock_query_lag_is_whole{query="one",name="billing"} 1',
-        'penstock_query_lag_batch{query="one",name="billing"} 3',
+        'penstock_query_lag_is_whole{name="billing",query="one"} 1.0',
+        'penstock_query_lag_batch{name="billing",query="one"} 3.0',
     ]  # fmt: skip
-    of_next = f'{two},source="1",stream="retail/orders",segment="{NEXT}"'
+    of_next = f'{two},segment="{NEXT}",source="1",stream="retail/orders"'
     assert [line for line in lines if "two" in line] == [
-        f"penstock_query_lag_bytes{{{of_next}}} 70", f"penstock_query_lag_seconds{{{of_next}}} 0.0",
-        f"penstock_query_lag_is_whole{{{two}}} 0", f"penstock_query_lag_batch{{{two}}} 3",
+        f"penstock_query_lag_bytes{{{of_next}}} 70.0", f"penstock_query_lag_seconds{{{of_next}}} 0.0",
+        f"penstock_query_lag_is_whole{{{two}}} 0.0", f"penstock_query_lag_batch{{{two}}} 3.0",
     ]  # fmt: skip
     assert [line for line in lines if line.startswith("# TYPE")] == [
         f"# TYPE penstock_query_lag_{name} gauge" for name in ("bytes", "events", "seconds", "is_whole", "batch")
     ]
     assert lag_metrics([]) == ""
+
+
+def test_a_program_adds_lags_to_its_own_registry() -> None:
+    """Each scrape has the present lags, beside the program's metrics; none are asked for before a scrape."""
+    registry = CollectorRegistry()
+    Gauge("own", "A metric of the program.", registry=registry).set(5)
+    lags: list[QueryLag] = []
+    asked: list[int] = []
+
+    def latest() -> list[QueryLag]:
+        asked.append(len(lags))
+        return lags
+
+    registry.register(LagCollector(latest))
+    assert asked == []
+    labels = {"query": "one", "name": ""}
+    assert registry.get_sample_value("penstock_query_lag_batch", labels) is None
+    lags.append(QueryLag("one", None, 4, TIME, (SegmentLag(0, "retail/orders", NEXT, 90, None, None),), True))
+    assert registry.get_sample_value("penstock_query_lag_batch", labels) == 4
+    of_segment = labels | {"source": "0", "stream": "retail/orders", "segment": str(NEXT)}
+    assert registry.get_sample_value("penstock_query_lag_bytes", of_segment) == 90
+    assert registry.get_sample_value("penstock_query_lag_events", of_segment) is None
+    assert registry.get_sample_value("own") == 5
 
 
 def test_a_silent_client_does_not_block_metrics_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

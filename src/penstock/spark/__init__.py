@@ -2,8 +2,8 @@
 
 Spark finds the format through the package `pyspark_penstock`; `register` is for sessions where another
 broken `pyspark_*` package prevents that. `ensure_java` finds a Java for Spark, or the one from PyPI. `ensure_compiled`
-shortens the starts of its Python processes. `LagListener` reports the lag of streaming queries, `LagEndpoint` and
-`lag_metrics` export it to Prometheus.
+shortens the starts of its Python processes. `LagListener` reports the lag of streaming queries, `LagCollector`,
+`LagEndpoint` and `lag_metrics` export it to Prometheus.
 
 Importing this needs no extra. Using it needs the extra ``spark``.
 """
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.spark.lag import QueryLag, SegmentLag
-    from penstock.spark.lag_metrics import LagEndpoint, lag_metrics
+    from penstock.spark.lag_metrics import LagCollector, LagEndpoint, lag_metrics
     from penstock.spark.listener import LagListener
 
 __all__ = [
+    "LagCollector",
     "LagEndpoint",
     "LagListener",
     "QueryLag",
@@ -36,6 +37,7 @@ __all__ = [
 
 #: Modules of names imported on first use. The listener needs the extra, and workers, which import this, need none.
 _LATER = {
+    "LagCollector": "penstock.spark.lag_metrics",
     "LagEndpoint": "penstock.spark.lag_metrics",
     "LagListener": "penstock.spark.listener",
     "QueryLag": "penstock.spark.lag",

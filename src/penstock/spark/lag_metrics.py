@@ -1,6 +1,6 @@
-"""`LagEndpoint`: serves the lag of queries to Prometheus, over HTTP from the program that started the session.
+"""The lag of queries for Prometheus: a collector for the `prometheus-client` package, its text, and an endpoint.
 
-Source of the text: Prometheus' exposition formats, "Text-based format", version 0.0.4.
+The endpoint serves over HTTP from the program that started the session. The package is imported at the first scrape.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.spark.lag import QueryLag
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 _log = logging.getLogger(__name__)
 
@@ -32,41 +36,68 @@ _HELP = {
 }
 
 
+#: Labels of gauges that are about a query, and of those about one of its segments.
+_OF_QUERY = ("query", "name")
+_LABELS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("bytes", "events", "seconds"), (*_OF_QUERY, "source", "stream", "segment")),
+    **dict.fromkeys(("is_whole", "batch"), _OF_QUERY),
+}
+
+
+class LagCollector:
+    """The lags of queries as gauges ``penstock_query_lag_*``, for a registry of the package `prometheus-client`.
+
+    ``prometheus_client.REGISTRY.register(LagCollector(listener.latest))`` with a `LagListener`, in a program that
+    serves metrics of its own. Unknown values have no series.
+    """
+
+    def __init__(self, latest: Callable[[], Iterable[QueryLag]]) -> None:
+        """`latest` returns the lags at each scrape."""
+        self._latest = latest
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the registry does not have to scrape to compare names."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges that have a series."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        families = {
+            name: GaugeMetricFamily(f"penstock_query_lag_{name}", text, labels=_LABELS[name])
+            for name, text in _HELP.items()
+        }
+
+        def put(name: str, labels: Sequence[str], value: float | None) -> None:
+            if value is not None:
+                families[name].add_metric(labels, value)
+
+        for lag in self._latest():
+            query = (lag.query, lag.name or "")
+            put("batch", query, lag.batch)
+            put("is_whole", query, int(lag.is_whole))
+            for each in lag.segments:
+                segment = (*query, str(each.source), each.stream, str(each.segment))
+                put("bytes", segment, each.byte_count)
+                put("events", segment, each.event_count_estimated)
+                put("seconds", segment, each.waited_s_min)
+        yield from (family for family in families.values() if family.samples)
+
+
 def lag_metrics(lags: Iterable[QueryLag]) -> str:
-    """Return lags as gauges `penstock_query_lag_*` in Prometheus' text format. Unknown values have no line."""
-    lines: dict[str, list[str]] = {name: [] for name in _HELP}
+    """Return lags as the gauges of `LagCollector`, in Prometheus' text format 0.0.4."""
+    from prometheus_client import CollectorRegistry, generate_latest
 
-    def put(name: str, labels: Mapping[str, object], value: float | None) -> None:
-        if value is not None:
-            told = ",".join(f'{key}="{_escaped(str(each))}"' for key, each in labels.items())
-            lines[name].append(f"penstock_query_lag_{name}{{{told}}} {value}")
-
-    for lag in lags:
-        query = {"query": lag.query, "name": lag.name or ""}
-        put("batch", query, lag.batch)
-        put("is_whole", query, int(lag.is_whole))
-        for each in lag.segments:
-            segment = query | {"source": each.source, "stream": each.stream, "segment": each.segment}
-            put("bytes", segment, each.byte_count)
-            put("events", segment, each.event_count_estimated)
-            put("seconds", segment, each.waited_s_min)
-    text = ""
-    for name, told in lines.items():
-        if told:
-            full = f"penstock_query_lag_{name}"
-            text += "\n".join([f"# HELP {full} {_HELP[name]}", f"# TYPE {full} gauge", *told, ""])
-    return text
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(LagCollector(lambda: lags))
+    return generate_latest(registry).decode()
 
 
 class LagEndpoint:
     """Serves ``GET /metrics`` in a thread of its own, from its creation until `close`. Also a context manager.
 
     ``LagEndpoint(listener.latest, port=9408)`` with a `LagListener`. For programs without an endpoint for metrics;
-    `lag_metrics` returns the text for those that have one.
+    those that have one use `LagCollector` or `lag_metrics`.
 
     Attributes:
         port: the port that it listens on.
