@@ -44,7 +44,6 @@ COMPLEX: dict[str, int] = {
     "runtime/object_changes.py change_object": 26,
     "runtime/obstore_objects.py storage_error": 34,
     "segmentstore/container/log/salvage_state.py SalvagedSegments.apply": 24,
-    "segmentstore/container/log/salvage_state.py SalvagedSegments.apply_after_loss": 23,
     "segmentstore/container/storage/storage_writer.py StorageWriter._look_in_steps": 24,
     "segmentstore/container/tables/reads.py page_of": 23,
     "segmentstore/tier1/damaged_log.py DamagedLog._read_file": 23,

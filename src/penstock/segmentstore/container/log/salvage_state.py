@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from penstock.model.names import TRANSACTION_DELIMITER, TRANSIENT_DELIMITER
 from penstock.segmentstore.container.log.operations import (
     Activate,
     Append,
@@ -245,14 +246,7 @@ class SalvagedSegments:
                 end = operation.offset + len(operation.data)
                 self._lose(operation.segment_id, operation.offset, end, operation.event_count)
             case Create():
-                is_free = operation.segment_id not in self._by_id and operation.name not in self._by_name
-                if is_free and (self._keeps_system or not operation.flags & SegmentFlags.SYSTEM):
-                    self._create(operation)
-                    return [operation]
-                if not operation.flags & SegmentFlags.SYSTEM:
-                    self._report.dropped["Create"] += 1
-                    loss = self._report.loss_of(operation.segment_id, operation.name, 0)
-                    loss.name, loss.is_whole = operation.name, True
+                return self._create_after_loss(operation)
             case TruncateMany():
                 pairs = zip(operation.segment_ids, operation.offsets, strict=True)
                 kept = [pair for pair in pairs if self._may_truncate(*pair)]
@@ -278,6 +272,28 @@ class SalvagedSegments:
                     self.apply(operation)
                     return [operation]
                 self._note_dropped(operation)
+        return []
+
+    def _create_after_loss(self, operation: Create) -> Sequence[Operation]:
+        """Create a segment if its id and name are free. If a segment has the name, its deletion was lost.
+
+        The name of a segment that is merged, of a transaction, is never given again.
+        """
+        is_system = bool(operation.flags & SegmentFlags.SYSTEM)
+        holder = self._by_name.get(operation.name)
+        earlier: list[Operation] = []
+        if holder is not None and not (holder.is_system or _is_merged_later(operation.name)):
+            earlier = [Delete(holder.id)]
+        is_free = operation.segment_id not in self._by_id and (holder is None or bool(earlier))
+        if is_free and (self._keeps_system or not is_system):
+            for each in earlier:
+                self.apply(each)
+            self._create(operation)
+            return [*earlier, operation]
+        if not is_system:
+            self._report.dropped["Create"] += 1
+            loss = self._report.loss_of(operation.segment_id, operation.name, 0)
+            loss.name, loss.is_whole = operation.name, True
         return []
 
     def _forget_after_loss(self, operation: Forget) -> Sequence[Operation]:
@@ -413,6 +429,10 @@ class SalvagedSegments:
             return
         loss.end = max(loss.end, stored.length)
         loss.is_exact = is_exact
+
+
+def _is_merged_later(name: str) -> bool:
+    return TRANSACTION_DELIMITER in name or TRANSIENT_DELIMITER in name
 
 
 def _check(fits: bool, what: str, segment: SalvagedSegment) -> None:
