@@ -13,8 +13,15 @@ from penstock.cli.outages import Outage, job_session, outage_s_of
 
 if TYPE_CHECKING:
     from penstock.jobs.export import Exporter, ExportReport, ExportTarget
+    from penstock.jobs.export_hold import ExportHold
     from penstock.jobs.rows import RowShape
     from penstock.model.stream_cuts import StreamCut
+
+
+_Subscriber = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Have retention keep what is not exported, as reader group export-NAME."),
+]
 
 
 def export(
@@ -59,6 +66,7 @@ def export(
     batch_size: Annotated[str, typer.Option(metavar="SIZE", help="Maximum size of one commit.")] = "256MiB",
     interval: Annotated[str, typer.Option(metavar="TIME", help="Commit interval while following the stream.")] = "1m",
     outage: Outage = None,
+    subscriber: _Subscriber = None,
     spark: Annotated[
         bool,
         typer.Option(
@@ -97,12 +105,23 @@ def export(
         target = _target(to, directory, table, catalog, properties or [], f"{first.scope}/{first.stream}", shape,
                          confirmed, outage_s, 0.0 if outage is None else outage_s)  # fmt: skip
         exporter = _exporter(uri, outage_s, target, shape, first, identity, batch_bytes, on_spark=spark)
+        hold = None if subscriber is None else _hold(uri, outage_s, exporter, first.scope, subscriber)
         try:
-            _run(exporter, first, last, interval_s, is_shown=not as_json)
+            _run(exporter, hold, first, last, interval_s, is_shown=not as_json)
         except (KeyboardInterrupt, Interrupted):
             _tell_end(exporter.report, as_json=as_json)
             raise
         _tell_end(exporter.report, as_json=as_json)
+
+
+def _hold(uri: str, outage_s: float, exporter: Exporter, scope: str, name: str) -> ExportHold:
+    """Return the subscriber of an export, which holds from now on what the table lacks."""
+    from penstock.jobs.export_hold import ExportHold
+    from penstock.spark.options import StoreSettings
+
+    hold = ExportHold(StoreSettings(uri=uri, outage_s_max=outage_s), scope, name)
+    hold.begin(exporter.position())
+    return hold
 
 
 def _tell_end(report: ExportReport, *, as_json: bool) -> None:
@@ -118,7 +137,10 @@ def _tell_end(report: ExportReport, *, as_json: bool) -> None:
     tell("exported", fields, [line, f"the table is at {cut or 'its start: it is empty'}"], as_json=as_json)
 
 
-def _run(exporter: Exporter, first: StreamCut, last: StreamCut | None, interval_s: float, *, is_shown: bool) -> None:
+def _run(
+    exporter: Exporter, hold: ExportHold | None, first: StreamCut, last: StreamCut | None, interval_s: float, *,
+    is_shown: bool,
+) -> None:  # fmt: skip
     from penstock.cli.progress import shown_progress
 
     total_bytes = None if last is None else exporter.left_bytes(last)
@@ -127,6 +149,8 @@ def _run(exporter: Exporter, first: StreamCut, last: StreamCut | None, interval_
 
         def note(report: ExportReport) -> None:
             progress.note(report.row_count, report.length_bytes)
+            if hold is not None and report.cut is not None:
+                hold.advance(report.cut)
 
         if last is None:
             exporter.follow(interval_s, note)

@@ -186,11 +186,15 @@ class Exporter:
         self._identity = identity
         self.report: ExportReport = ExportReport()
 
-    def left_bytes(self, end: StreamCut) -> int:
-        """Return how many bytes of the stream before `end` the table lacks. Raises `StreamRecreatedError`."""
+    def position(self) -> StreamCut:
+        """Return where the next batch begins. Raises `StreamRecreatedError`."""
         before = self._target.latest()
         self._check_identity(before)
-        begin = self._start if before is None else before.cut
+        return self._start if before is None else before.cut
+
+    def left_bytes(self, end: StreamCut) -> int:
+        """Return how many bytes of the stream before `end` the table lacks. Raises `StreamRecreatedError`."""
+        begin = self.position()
         if self._is_past(begin, end):
             return 0
         return sum(each.length for each in ranges_between(self._source, _reached(begin), _reached(end)))
