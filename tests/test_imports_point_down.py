@@ -39,8 +39,8 @@ ALLOWED = {
     # What is assembled for users: a server, and tools for its data.
     "server": {"model", "runtime", "wire", "segmentstore", "client", "controller", "operations", "security"},
     "administration": {"model", "runtime", "wire", "segmentstore", "security", "server"},
-    # The REST interface: a client.
-    "web": {"model", "runtime", "client"},
+    # The REST interface and the console: a client. The console shows the ledgers that Spark's sinks write.
+    "web": {"model", "runtime", "client", "spark"},
     "quickstart": {"model", "runtime", "client", "spark", "server"},
     # A cluster on one machine, for demonstrations.
     "demo": {"model", "runtime", "client", "server"},

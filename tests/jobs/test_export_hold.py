@@ -1,4 +1,4 @@
-"""`penstock export --subscriber`: retention keeps what the table lacks, and the lag of the export is that of a group."""
+"""`penstock export --subscriber`: retention keeps what the table lacks, and a group has the lag of the export."""
 
 from __future__ import annotations
 

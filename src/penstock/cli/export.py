@@ -89,8 +89,7 @@ def export(
     with exit_on_error(as_json=as_json), termination_interrupts():
         if once and until is not None:
             raise InvalidArgumentError("give either --once or --until, not both")
-        if once:
-            until = "latest"
+        until = "latest" if once else until
         interval_s, outage_s = milliseconds_of(interval) / 1000, outage_s_of(outage)
         batch_bytes = bytes_of(batch_size)
         _need_arrow()

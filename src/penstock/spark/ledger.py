@@ -207,26 +207,13 @@ class Ledger:
             CorruptionError: the row, or a part of it, is damaged or missing.
             MetadataConflictError: other drivers replaced the row `READS_MAX` times while its parts were read.
         """
-        source, key = f"{self._table.name}, row of {self.sink}", self._primary + _ROW_KEY
-        entry = await self._table.entry(key)
-        for _ in range(READS_MAX):
-            if entry is None:
-                return LedgerRow(self.sink), -1
-            reference = body_of(entry.value, source)
-            keys = [] if reference is None else reference.keys
-            found = [await self._table.entry(self._primary + each) for each in keys]
-            parts = [each.value for each in found if each is not None]
-            if len(parts) == len(keys):
-                row = LedgerRow.decode(entry.value, source, parts)
-                if row.sink != self.sink:
-                    raise CorruptionError(self._table.name, 0, f"the row of {self.sink} is about {row.sink}")
-                return row, entry.version
-            # A driver that replaces the row removes the parts of the row before.
-            later = await self._table.entry(key)
-            if later is not None and later.version == entry.version:
-                raise CorruptionError(source, 0, f"{len(keys) - len(parts)} of its {len(keys)} parts are missing")
-            entry = later
-        raise MetadataConflictError(f"the ledger's row of {self.sink} was replaced {READS_MAX} times while it was read")
+        found = await _read_row(self._table, self._primary + _ROW_KEY, str(self.sink))
+        if found is None:
+            return LedgerRow(self.sink), -1
+        row, version = found
+        if row.sink != self.sink:
+            raise CorruptionError(self._table.name, 0, f"the row of {self.sink} is about {row.sink}")
+        return row, version
 
     async def replace(self, row: LedgerRow, version: int) -> int:
         """Write the row, if it still has `version`; return its new one.
@@ -314,6 +301,50 @@ class Ledger:
                 left.append(key)
         if left:
             await self._table.remove_many(left)
+
+
+async def _read_row(table: Table[bytes, bytes], key: bytes, about: str) -> tuple[LedgerRow, int] | None:
+    """Return a row with its version; None: there is none. Raises as `Ledger.look`, with `about` in the text."""
+    source = f"{table.name}, row of {about}"
+    entry = await table.entry(key)
+    for _ in range(READS_MAX):
+        if entry is None:
+            return None
+        reference = body_of(entry.value, source)
+        keys = [] if reference is None else reference.keys
+        found = [await table.entry(key[:KEY_LENGTH] + each) for each in keys]
+        parts = [each.value for each in found if each is not None]
+        if len(parts) == len(keys):
+            return LedgerRow.decode(entry.value, source, parts), entry.version
+        # A driver that replaces the row removes the parts of the row before.
+        later = await table.entry(key)
+        if later is not None and later.version == entry.version:
+            raise CorruptionError(source, 0, f"{len(keys) - len(parts)} of its {len(keys)} parts are missing")
+        entry = later
+    raise MetadataConflictError(f"the ledger's row of {about} was replaced {READS_MAX} times while it was read")
+
+
+async def scope_rows(client: Client, scope: str, rows_max: int) -> tuple[list[LedgerRow], list[str]]:
+    """Return the rows of a scope's ledger, at most `rows_max`, and what is wrong with those that cannot be read.
+
+    Raises `NoSuchTableError`: the scope has no ledger.
+    """
+    rows: list[LedgerRow] = []
+    problems: list[str] = []
+    async with client.table(f"{scope}/{LEDGER_NAME}") as table:
+        async for key in table.keys():
+            if key[KEY_LENGTH:] != _ROW_KEY:
+                continue
+            try:
+                found = await _read_row(table, key, key[:KEY_LENGTH].hex())
+            except (CorruptionError, LaterVersionError, MetadataConflictError) as error:
+                problems.append(str(error))
+                continue
+            if found is not None:
+                rows.append(found[0])
+            if len(rows) == rows_max:
+                break
+    return rows, problems
 
 
 def ledger_table(target: str) -> str:

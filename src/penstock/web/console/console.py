@@ -36,6 +36,7 @@ from penstock.web.console import (
     stream_pages,
     streams,
     table_pages,
+    task_pages,
     transaction_pages,
 )
 from penstock.web.console.pages import (
@@ -65,6 +66,7 @@ ROUTES: tuple[PageRoute, ...] = (
     *retention_pages.ROUTES,
     *transaction_pages.ROUTES,
     *table_pages.ROUTES,
+    *task_pages.ROUTES,
     *cluster_pages.ROUTES,
 )
 #: Answers a request for something below `ROOT`.

@@ -15,6 +15,7 @@ from penstock.web.console.overview import group_rows, why_behind
 from penstock.web.console.pages import Answer, Page, PageRequest, PageRoute, address
 from penstock.web.console.positions import position_text, short_text
 from penstock.web.console.snippets import Snippet, command, curl, rest_path
+from penstock.web.console.subscribers import subscriber_kind
 
 #: Streams of a group whose lag in time is determined for its page.
 _TIMED_STREAMS_MAX = 8
@@ -49,9 +50,9 @@ async def show_group(request: PageRequest) -> Answer:
     rest = rest_path("scopes", scope, "readergroups", name)
     return Page("group.html", f"Reader group {request.group}", {
         "group": request.group, "scope": scope, "name": name, "made_by": made_by, "found": description,
-        "lags": lags, "lag_problem": problem, "trend": sampler.trend(request.group), "why": _why(description) or (
-            "" if known is None else why_behind(known, sampler.trend(request.group))
-        ),
+        "lags": lags, "lag_problem": problem, "trend": sampler.trend(request.group),
+        "why": _why(request.group, description)
+        or ("" if known is None else why_behind(request.group, known, sampler.trend(request.group))),
         "holders": [] if description is None else _holders(description),
         "snippets": [
             Snippet("Command", command("penstock", "group", "describe", request.group, "--uri", request.controller)),
@@ -84,7 +85,7 @@ def _holders(found: GroupDescription) -> list[tuple[str, str, int, int]]:
     return shown
 
 
-def _why(found: GroupDescription | None) -> str:
+def _why(group: str, found: GroupDescription | None) -> str:
     if found is None:
         return ""
     if found.recreated:
@@ -94,6 +95,9 @@ def _why(found: GroupDescription | None) -> str:
     if not any(found.unread_bytes.values()):
         return ""
     if not found.readers:
+        kind = subscriber_kind(group)
+        if kind:
+            return f"it has no readers, but is the position of a program ({kind}): see whether that runs"
         return "it has no readers: start one"
     if found.unassigned:
         return f"{len(found.unassigned)} segments have no reader"

@@ -9,6 +9,7 @@ from penstock.client.statistics.statistics import ClusterStatistics, GroupLag
 from penstock.model.findings import Finding, FindingKind
 from penstock.web.console.pages import Answer, Data, Elsewhere, Page, PageRequest, PageRoute, address
 from penstock.web.console.rates import Sampler
+from penstock.web.console.subscribers import subscriber_kind, why_subscriber_is_behind
 
 _GROUPS_SHOWN = 8
 _STREAMS_SHOWN = 8
@@ -43,13 +44,13 @@ async def overview(request: PageRequest) -> Answer:
 def group_rows(sampler: Sampler) -> list[GroupRow]:
     """Return all groups, the one with most unread bytes first."""
     rows = [
-        GroupRow(name, lag, sampler.trend(name), why_behind(lag, sampler.trend(name)))
+        GroupRow(name, lag, sampler.trend(name), why_behind(name, lag, sampler.trend(name)))
         for name, lag in (sampler.groups or {}).items()
     ]
     return sorted(rows, key=lambda row: (row.lag.problem is None, -row.lag.total_unread_bytes, row.name))
 
 
-def why_behind(lag: GroupLag, trend: str) -> str:
+def why_behind(name: str, lag: GroupLag, trend: str) -> str:
     """Return why a group is behind, as far as its state and its trend show it; empty if nothing is wrong."""
     if lag.problem is not None:
         return f"its state could not be read: {lag.problem}"
@@ -60,7 +61,8 @@ def why_behind(lag: GroupLag, trend: str) -> str:
     if not lag.total_unread_bytes:
         return ""
     if not lag.reader_count:
-        return "it has no readers"
+        kind = subscriber_kind(name)
+        return why_subscriber_is_behind(kind, trend) if kind else "it has no readers"
     if lag.unassigned_segment_count:
         return f"{lag.unassigned_segment_count} segments have no reader"
     return "its readers are slower than its writers" if trend == "growing" else ""
@@ -91,8 +93,13 @@ def findings(found: ClusterStatistics, sampler: Sampler) -> Iterator[Finding]:
             yield Finding(FindingKind.APPENDS_HELD, f"container {number}: {container.held_append_count} appends wait")
         if container.is_log_long:
             yield Finding(FindingKind.LOG_LONG, f"container {number}: its log has {container.log_bytes:,} bytes")
+    yield from group_findings(sampler)
+
+
+def group_findings(sampler: Sampler) -> Iterator[Finding]:
+    """Yield what is wrong with reader groups. Programs that read in another way need no readers."""
     for name, lag in sorted((sampler.groups or {}).items()):
-        if lag.problem is None and lag.total_unread_bytes and not lag.reader_count:
+        if lag.problem is None and lag.total_unread_bytes and not lag.reader_count and not subscriber_kind(name):
             yield Finding(FindingKind.GROUP_STUCK, f"group {name}")
 
 
