@@ -397,6 +397,10 @@ class FakeController:
     rpc_describe_history = rpc_find_whole_tail
     rpc_open_session = rpc_find_whole_tail
     rpc_describe_caller = rpc_find_whole_tail
+    rpc_describe_members = rpc_find_whole_tail
+    rpc_change_assignment = rpc_find_whole_tail
+    rpc_describe_accounts = rpc_find_whole_tail
+    rpc_read_audit = rpc_find_whole_tail
 
     def stream(self, info) -> FakeStream:
         found = self.all.get((info.scope, info.stream))

@@ -441,6 +441,10 @@ async def test_calls_of_our_service_each_have_one_row():
         "describeHistory": Access("prn::/scope:s/stream:t", Permission.READ),
         "openSession": Access("prn::/", Permission.NONE),
         "describeCaller": Access("prn::/", Permission.NONE),
+        "describeMembers": Access("prn::/", Permission.READ),
+        "changeAssignment": Access("prn::/", Permission.READ_UPDATE),
+        "describeAccounts": Access("prn::/", Permission.NONE),
+        "readAudit": Access("prn::/", Permission.READ_UPDATE),
     }
 
 

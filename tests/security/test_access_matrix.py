@@ -42,7 +42,8 @@ SPECIFICATION = Path(__file__).resolve().parents[2] / "docs" / "spec" / "control
 OWN_CALLS = {
     "prepareTransaction": "RU", "describeTransaction": "R", "listOpenTransactions": "R", "explainRetention": "R",
     "describeReaderGroups": "R", "findWholeTail": "R", "describeStream": "R", "describeHistory": "R",
-    "openSession": "account", "describeCaller": "account",
+    "openSession": "account", "describeCaller": "account", "describeMembers": "R", "changeAssignment": "RU",
+    "describeAccounts": "account", "readAudit": "RU",
 }  # fmt: skip
 
 

@@ -349,3 +349,142 @@ class DescribeCallerReply(_message.Message):
     USER_FIELD_NUMBER: _ClassVar[int]
     user: str
     def __init__(self, user: _Optional[str] = ...) -> None: ...
+
+class DescribeMembersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClusterMembers(_message.Message):
+    __slots__ = ("clusterId", "stores", "containers", "controllers", "leader", "latest")
+    class Store(_message.Message):
+        __slots__ = ("name", "addresses", "zone", "state", "version", "hasLoad", "busy", "assigned", "serving")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+        ZONE_FIELD_NUMBER: _ClassVar[int]
+        STATE_FIELD_NUMBER: _ClassVar[int]
+        VERSION_FIELD_NUMBER: _ClassVar[int]
+        HASLOAD_FIELD_NUMBER: _ClassVar[int]
+        BUSY_FIELD_NUMBER: _ClassVar[int]
+        ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+        SERVING_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        addresses: _containers.RepeatedScalarFieldContainer[str]
+        zone: str
+        state: str
+        version: str
+        hasLoad: bool
+        busy: float
+        assigned: _containers.RepeatedScalarFieldContainer[int]
+        serving: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, name: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., zone: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., hasLoad: bool = ..., busy: _Optional[float] = ..., assigned: _Optional[_Iterable[int]] = ..., serving: _Optional[_Iterable[int]] = ...) -> None: ...
+    class Container(_message.Message):
+        __slots__ = ("id", "assigned", "holder", "phase", "epoch", "error")
+        ID_FIELD_NUMBER: _ClassVar[int]
+        ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+        HOLDER_FIELD_NUMBER: _ClassVar[int]
+        PHASE_FIELD_NUMBER: _ClassVar[int]
+        EPOCH_FIELD_NUMBER: _ClassVar[int]
+        ERROR_FIELD_NUMBER: _ClassVar[int]
+        id: int
+        assigned: str
+        holder: str
+        phase: str
+        epoch: int
+        error: str
+        def __init__(self, id: _Optional[int] = ..., assigned: _Optional[str] = ..., holder: _Optional[str] = ..., phase: _Optional[str] = ..., epoch: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    CLUSTERID_FIELD_NUMBER: _ClassVar[int]
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLERS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    clusterId: str
+    stores: _containers.RepeatedCompositeFieldContainer[ClusterMembers.Store]
+    containers: _containers.RepeatedCompositeFieldContainer[ClusterMembers.Container]
+    controllers: _containers.RepeatedScalarFieldContainer[str]
+    leader: str
+    latest: _containers.RepeatedCompositeFieldContainer[ContainerMove]
+    def __init__(self, clusterId: _Optional[str] = ..., stores: _Optional[_Iterable[_Union[ClusterMembers.Store, _Mapping[str, object]]]] = ..., containers: _Optional[_Iterable[_Union[ClusterMembers.Container, _Mapping[str, object]]]] = ..., controllers: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., latest: _Optional[_Iterable[_Union[ContainerMove, _Mapping[str, object]]]] = ...) -> None: ...
+
+class ContainerMove(_message.Message):
+    __slots__ = ("container", "source", "target", "reason")
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    container: int
+    source: str
+    target: str
+    reason: str
+    def __init__(self, container: _Optional[int] = ..., source: _Optional[str] = ..., target: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ChangeAssignmentRequest(_message.Message):
+    __slots__ = ("kind", "store", "container", "isDry")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NOTHING: _ClassVar[ChangeAssignmentRequest.Kind]
+        DRAIN: _ClassVar[ChangeAssignmentRequest.Kind]
+        UNDRAIN: _ClassVar[ChangeAssignmentRequest.Kind]
+        MOVE: _ClassVar[ChangeAssignmentRequest.Kind]
+        BALANCE: _ClassVar[ChangeAssignmentRequest.Kind]
+    NOTHING: ChangeAssignmentRequest.Kind
+    DRAIN: ChangeAssignmentRequest.Kind
+    UNDRAIN: ChangeAssignmentRequest.Kind
+    MOVE: ChangeAssignmentRequest.Kind
+    BALANCE: ChangeAssignmentRequest.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    ISDRY_FIELD_NUMBER: _ClassVar[int]
+    kind: ChangeAssignmentRequest.Kind
+    store: str
+    container: int
+    isDry: bool
+    def __init__(self, kind: _Optional[_Union[ChangeAssignmentRequest.Kind, str]] = ..., store: _Optional[str] = ..., container: _Optional[int] = ..., isDry: bool = ...) -> None: ...
+
+class ChangeAssignmentReply(_message.Message):
+    __slots__ = ("moves",)
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    moves: _containers.RepeatedCompositeFieldContainer[ContainerMove]
+    def __init__(self, moves: _Optional[_Iterable[_Union[ContainerMove, _Mapping[str, object]]]] = ...) -> None: ...
+
+class DescribeAccountsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AccountDescriptions(_message.Message):
+    __slots__ = ("own", "hasAll", "accounts")
+    class Account(_message.Message):
+        __slots__ = ("name", "hasPassword", "entries")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        HASPASSWORD_FIELD_NUMBER: _ClassVar[int]
+        ENTRIES_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        hasPassword: bool
+        entries: _containers.RepeatedScalarFieldContainer[str]
+        def __init__(self, name: _Optional[str] = ..., hasPassword: bool = ..., entries: _Optional[_Iterable[str]] = ...) -> None: ...
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    HASALL_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNTS_FIELD_NUMBER: _ClassVar[int]
+    own: AccountDescriptions.Account
+    hasAll: bool
+    accounts: _containers.RepeatedCompositeFieldContainer[AccountDescriptions.Account]
+    def __init__(self, own: _Optional[_Union[AccountDescriptions.Account, _Mapping[str, object]]] = ..., hasAll: bool = ..., accounts: _Optional[_Iterable[_Union[AccountDescriptions.Account, _Mapping[str, object]]]] = ...) -> None: ...
+
+class ReadAuditRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class AuditEntries(_message.Message):
+    __slots__ = ("lines", "file", "problem", "lost")
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    lines: _containers.RepeatedScalarFieldContainer[str]
+    file: str
+    problem: str
+    lost: int
+    def __init__(self, lines: _Optional[_Iterable[str]] = ..., file: _Optional[str] = ..., problem: _Optional[str] = ..., lost: _Optional[int] = ...) -> None: ...

@@ -84,6 +84,26 @@ class PenstockControllerServiceStub(object):
                 request_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeCallerRequest.SerializeToString,
                 response_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeCallerReply.FromString,
                 _registered_method=True)
+        self.describeMembers = channel.unary_unary(
+                '/penstock.controller.v1.PenstockControllerService/describeMembers',
+                request_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeMembersRequest.SerializeToString,
+                response_deserializer=penstock_dot_rpc_dot_additions__pb2.ClusterMembers.FromString,
+                _registered_method=True)
+        self.changeAssignment = channel.unary_unary(
+                '/penstock.controller.v1.PenstockControllerService/changeAssignment',
+                request_serializer=penstock_dot_rpc_dot_additions__pb2.ChangeAssignmentRequest.SerializeToString,
+                response_deserializer=penstock_dot_rpc_dot_additions__pb2.ChangeAssignmentReply.FromString,
+                _registered_method=True)
+        self.describeAccounts = channel.unary_unary(
+                '/penstock.controller.v1.PenstockControllerService/describeAccounts',
+                request_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeAccountsRequest.SerializeToString,
+                response_deserializer=penstock_dot_rpc_dot_additions__pb2.AccountDescriptions.FromString,
+                _registered_method=True)
+        self.readAudit = channel.unary_unary(
+                '/penstock.controller.v1.PenstockControllerService/readAudit',
+                request_serializer=penstock_dot_rpc_dot_additions__pb2.ReadAuditRequest.SerializeToString,
+                response_deserializer=penstock_dot_rpc_dot_additions__pb2.AuditEntries.FromString,
+                _registered_method=True)
 
 
 class PenstockControllerServiceServicer(object):
@@ -149,6 +169,30 @@ class PenstockControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def describeMembers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def changeAssignment(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def describeAccounts(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def readAudit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PenstockControllerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -201,6 +245,26 @@ def add_PenstockControllerServiceServicer_to_server(servicer, server):
                     servicer.describeCaller,
                     request_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeCallerRequest.FromString,
                     response_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeCallerReply.SerializeToString,
+            ),
+            'describeMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.describeMembers,
+                    request_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeMembersRequest.FromString,
+                    response_serializer=penstock_dot_rpc_dot_additions__pb2.ClusterMembers.SerializeToString,
+            ),
+            'changeAssignment': grpc.unary_unary_rpc_method_handler(
+                    servicer.changeAssignment,
+                    request_deserializer=penstock_dot_rpc_dot_additions__pb2.ChangeAssignmentRequest.FromString,
+                    response_serializer=penstock_dot_rpc_dot_additions__pb2.ChangeAssignmentReply.SerializeToString,
+            ),
+            'describeAccounts': grpc.unary_unary_rpc_method_handler(
+                    servicer.describeAccounts,
+                    request_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeAccountsRequest.FromString,
+                    response_serializer=penstock_dot_rpc_dot_additions__pb2.AccountDescriptions.SerializeToString,
+            ),
+            'readAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.readAudit,
+                    request_deserializer=penstock_dot_rpc_dot_additions__pb2.ReadAuditRequest.FromString,
+                    response_serializer=penstock_dot_rpc_dot_additions__pb2.AuditEntries.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -473,6 +537,114 @@ class PenstockControllerService(object):
             '/penstock.controller.v1.PenstockControllerService/describeCaller',
             penstock_dot_rpc_dot_additions__pb2.DescribeCallerRequest.SerializeToString,
             penstock_dot_rpc_dot_additions__pb2.DescribeCallerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def describeMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.controller.v1.PenstockControllerService/describeMembers',
+            penstock_dot_rpc_dot_additions__pb2.DescribeMembersRequest.SerializeToString,
+            penstock_dot_rpc_dot_additions__pb2.ClusterMembers.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def changeAssignment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.controller.v1.PenstockControllerService/changeAssignment',
+            penstock_dot_rpc_dot_additions__pb2.ChangeAssignmentRequest.SerializeToString,
+            penstock_dot_rpc_dot_additions__pb2.ChangeAssignmentReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def describeAccounts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.controller.v1.PenstockControllerService/describeAccounts',
+            penstock_dot_rpc_dot_additions__pb2.DescribeAccountsRequest.SerializeToString,
+            penstock_dot_rpc_dot_additions__pb2.AccountDescriptions.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def readAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.controller.v1.PenstockControllerService/readAudit',
+            penstock_dot_rpc_dot_additions__pb2.ReadAuditRequest.SerializeToString,
+            penstock_dot_rpc_dot_additions__pb2.AuditEntries.FromString,
             options,
             channel_credentials,
             insecure,

@@ -158,6 +158,16 @@ class AuditLog:
         self._is_idle.clear()
         self._has_entries.set()
 
+    async def latest(self, count_max: int, bytes_max: int) -> list[str]:
+        """Return the latest lines that are written, oldest first, also of the file before the present one.
+
+        At most `bytes_max` of each file are read, so there may be fewer. Raises `AuditLogError`.
+        """
+        try:
+            return await self._pool.run(latest_lines, self.path, count_max, bytes_max)
+        except OSError as error:
+            raise AuditLogError(f"the audit log {self.path} cannot be read: {_reason(error)}") from error
+
     def check_may_change(self) -> None:
         """Raise `ControllerUnavailableError` if changes are refused because the file cannot be written."""
         if self.problem and self.settings.on_failure == "refuse":
@@ -230,6 +240,28 @@ def append_to_file(path: Path, data: bytes, settings: AuditSettings) -> None:
     finally:
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def latest_lines(path: Path, count_max: int, bytes_max: int) -> list[str]:
+    """Return the latest whole lines of a file, and of the one that was renamed last, of at most `bytes_max` in all."""
+    lines: list[str] = []
+    left = bytes_max
+    for each in (path, path.with_name(f"{path.name}.1")):
+        if len(lines) >= count_max or left <= 0:
+            break
+        try:
+            with each.open("rb") as file:
+                length = file.seek(0, os.SEEK_END)
+                start = file.seek(max(length - left, 0))
+                data = file.read(left)
+        except FileNotFoundError:
+            continue
+        left -= len(data)
+        found = data.split(b"\n")
+        # The first may begin inside a line; after the last line end is nothing, or a line that is being written.
+        whole = found[1 if start else 0 : -1]
+        lines = [each.decode("utf-8", "backslashreplace") for each in whole] + lines
+    return lines[-count_max:]
 
 
 def _open(path: Path) -> int:

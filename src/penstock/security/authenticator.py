@@ -97,6 +97,11 @@ class Authenticator:
         self._verifying: dict[bytes, asyncio.Future[Account | None]] = {}
         self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
+    @property
+    def accounts(self) -> Accounts:
+        """The accounts as of now."""
+        return self._accounts
+
     def replace_accounts(self, accounts: Accounts) -> None:
         """Use other accounts from now on. Calls that were authenticated before end as they began."""
         self._accounts = accounts

@@ -23,7 +23,7 @@ from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.model.errors import AuthenticationBusyError, AuthenticationError, PenstockError
-from penstock.web import events, groups, sessions, streams, tables, tail
+from penstock.web import administration, events, groups, sessions, streams, tables, tail
 from penstock.web.callers import Callers, Connect, Lease, user_of
 from penstock.web.console.console import FORM_TYPE, Console, Endpoint
 from penstock.web.errors import Refusal, refusal_of
@@ -36,6 +36,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 ROUTES: tuple[Route, ...] = (
     *streams.ROUTES, *events.ROUTES, *tail.ROUTES, *groups.ROUTES, *tables.ROUTES, *sessions.ROUTES,
+    *administration.ROUTES,
 )  # fmt: skip
 #: Media types of requests that change something. Forms of other sites cannot send them.
 _CHANGE_TYPES = ("application/json", "application/x-ndjson")

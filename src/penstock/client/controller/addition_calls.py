@@ -10,6 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from penstock.client.controller.administration import (
+    AccountList,
+    AssignmentChange,
+    AuditEntries,
+    ClusterMembers,
+    ContainerMove,
+    accounts_of,
+    members_of,
+    moves_of,
+)
 from penstock.client.controller.controller_messages import retention_from_message
 from penstock.client.controller.group_overview import GroupOverview, StreamOfGroup
 from penstock.client.controller.retention import RecordedCut, RetentionExplanation, RetentionSubscriber, StreamPlace
@@ -39,6 +49,10 @@ class AdditionStub(Protocol):
     describeHistory: UnaryCall[added.DescribeHistoryRequest, added.StreamHistory]
     openSession: UnaryCall[added.OpenSessionRequest, added.OpenSessionReply]
     describeCaller: UnaryCall[added.DescribeCallerRequest, added.DescribeCallerReply]
+    describeMembers: UnaryCall[added.DescribeMembersRequest, added.ClusterMembers]
+    changeAssignment: UnaryCall[added.ChangeAssignmentRequest, added.ChangeAssignmentReply]
+    describeAccounts: UnaryCall[added.DescribeAccountsRequest, added.AccountDescriptions]
+    readAudit: UnaryCall[added.ReadAuditRequest, added.AuditEntries]
 
 
 class AdditionCalls(ABC):
@@ -145,6 +159,43 @@ class AdditionCalls(ABC):
         Raises `UnsupportedOperationError` if the controller does not support it.
         """
         return (await self._ask(self._stub.describeCaller, added.DescribeCallerRequest(), "identify the caller")).user
+
+    async def members(self) -> ClusterMembers:
+        """Return the stores and containers of a cluster on several machines.
+
+        Raises `UnsupportedOperationError` if the controller belongs to a single server, or does not support it.
+        """
+        found = await self._ask(self._stub.describeMembers, added.DescribeMembersRequest(), "describe the cluster")
+        return members_of(found)
+
+    async def change_assignment(
+        self, change: AssignmentChange, store: str = "", container_id: int = 0, *, is_dry: bool = False
+    ) -> list[ContainerMove]:
+        """Change which store runs which containers; return the moves that follow. Nothing is changed if `is_dry`.
+
+        Raises `InvalidArgumentError` for what cannot be done, `OutcomeUnknownError` without a reply, and as `members`.
+        """
+        request = added.ChangeAssignmentRequest(kind=change.value, store=store, container=container_id, isDry=is_dry)
+        what = f"{change.name.lower()} {store}".strip()
+        if is_dry:
+            return moves_of((await self._ask(self._stub.changeAssignment, request, f"plan to {what}")).moves)
+        return moves_of((await self._change(self._stub.changeAssignment, request, what))[0].moves)
+
+    async def accounts(self) -> AccountList:
+        """Return the account of this client and what it may do, and all accounts if it may see them.
+
+        Raises `UnsupportedOperationError` if the controller does not support it.
+        """
+        request = added.DescribeAccountsRequest()
+        return accounts_of(await self._ask(self._stub.describeAccounts, request, "describe the accounts"))
+
+    async def audit_entries(self, limit: int) -> AuditEntries:
+        """Return the latest entries of the audit log of the controller that answers.
+
+        Raises `UnsupportedOperationError` if it writes none, or does not support it.
+        """
+        found = await self._ask(self._stub.readAudit, added.ReadAuditRequest(limit=limit), "read the audit log")
+        return AuditEntries(tuple(found.lines), found.file, found.problem, found.lost)
 
     async def explain_retention(self, scope: str, stream: str) -> RetentionExplanation:
         """Return what the next retention pass over a stream would truncate, and why. Raises `NoSuchStreamError`."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import Message
 
+from penstock.controller.cluster.control import ClusterControl
 from penstock.controller.errors import PERMANENT_ERRORS, EarlyArgumentError, WorkElsewhereError
 from penstock.controller.grpc.access import AccessOf
 from penstock.controller.locator import ContainerLocator
@@ -29,6 +30,7 @@ from penstock.model.errors import (
     StreamError,
 )
 from penstock.rpc import controller_pb2 as pb
+from penstock.security.audit_log import AuditLog
 
 _logger = logging.getLogger(__name__)
 
@@ -44,12 +46,15 @@ class Front:
     """The dependencies of handlers.
 
     `endpoints`: published host and port of each live controller. `locator`: where clients of this front reach segment
-    stores; None: as the service says.
+    stores; None: as the service says. `cluster`: its members; None: it is a single server. `audit`: the log of changes;
+    None: there is none.
     """
 
     service: ControllerService
     endpoints: Callable[[], list[tuple[str, int]]]
     locator: ContainerLocator | None = None
+    cluster: ClusterControl | None = None
+    audit: AuditLog | None = None
 
 
 #: Maps an error to a value of the reply's enum, or to another error to raise in its place. The first matching class

@@ -24,7 +24,7 @@ from penstock.security.refusal_limit import RefusalLimit, with_left_out
 NOT_CHANGES: frozenset[str] = frozenset({
     "getControllerToBucketMapping", "getCurrentSegments", "getCurrentSegmentsKeyValueTable", "getDelegationToken",
     "getEpochSegments", "getSegments", "listSubscribers", "noteTimestampFromWriter", "pingTransaction",
-    "updateSubscriberStreamCut",
+    "readAudit", "updateSubscriberStreamCut",
 })  # fmt: skip
 #: Calls that change nothing, and are recorded.
 LOG_INS: frozenset[str] = frozenset({"openSession"})

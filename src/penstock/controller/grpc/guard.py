@@ -19,7 +19,7 @@ from penstock.controller.grpc.access import Access, AccessOf
 from penstock.controller.grpc.grants import Claims, claims_of
 from penstock.controller.service import ControllerService
 from penstock.model.errors import AccessDeniedError, AuthenticationError
-from penstock.model.permissions import Permission, reader_group_resource, scope_resource, table_resource
+from penstock.model.permissions import ROOT, Permission, reader_group_resource, scope_resource, table_resource
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 from penstock.security.accounts import Account
@@ -99,7 +99,7 @@ class CallGuard:
                 caller.check(call, needed)
         elif (needed := access_of(request)) is not None:
             caller.check(call, needed)
-        if call in ("openSession", "describeCaller"):
+        if call in ("openSession", "describeCaller", "describeAccounts"):
             return self._answer_about(call, caller)
         reply = await answer(request)
         listing = _LISTINGS.get(call)
@@ -116,6 +116,13 @@ class CallGuard:
         assert caller.account is not None
         if call == "describeCaller":
             return added.DescribeCallerReply(user=caller.account.name)
+        if call == "describeAccounts":
+            has_all = caller.permission(ROOT) >= Permission.READ_UPDATE
+            accounts = self._authenticator.accounts.by_name if has_all else {}
+            return added.AccountDescriptions(
+                own=_described(caller.account), hasAll=has_all,
+                accounts=[_described(each) for _, each in sorted(accounts.items())],
+            )  # fmt: skip
         token, expires_s = self._authenticator.open_session(caller.account, caller.session)
         return added.OpenSessionReply(token=token, expiresMillis=1000 * expires_s)
 
@@ -144,6 +151,13 @@ class CallGuard:
             listing.proceed(following, reply)
             reply = await answer(following)
         return reply
+
+
+def _described(account: Account) -> added.AccountDescriptions.Account:
+    """Return an account without its password."""
+    return added.AccountDescriptions.Account(
+        name=account.name, hasPassword=account.password is not None, entries=list(map(str, account.access.entries))
+    )
 
 
 @dataclass(frozen=True, slots=True)

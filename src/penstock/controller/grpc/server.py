@@ -15,6 +15,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from penstock.controller.cluster.control import ClusterControl
 from penstock.controller.grpc.access import AccessOf
 from penstock.controller.grpc.call import Front, principal, refusal_reason
 from penstock.controller.grpc.call_counts import CallCounts
@@ -66,7 +67,7 @@ class GrpcServer:
     changes and refusals; None: there is none.
     `credentials` encrypt the port; None: it is not encrypted. `controllers` returns the addresses of all live
     controllers for these clients, and `locator` those of segment stores; None: this controller is the only one, and
-    the service's locator.
+    the service's locator. `cluster` changes the cluster for administrators; None: the server is a cluster of its own.
 
     Attributes:
         slots: limits the calls that are served.
@@ -88,6 +89,7 @@ class GrpcServer:
         credentials: grpc.ServerCredentials | None = None,
         controllers: Callable[[], list[tuple[str, int]]] | None = None,
         locator: ContainerLocator | None = None,
+        cluster: ClusterControl | None = None,
     ) -> None:
         self._connections_max = connections_max
         self._guard = guard
@@ -99,7 +101,7 @@ class GrpcServer:
         self._published_port = published_port
         self._controllers = controllers
         self._settings = settings or service.settings
-        self._front = Front(service, self._server_list, locator)
+        self._front = Front(service, self._server_list, locator, cluster, audit)
         self._clients = _Clients()
         self.slots: CallSlots = CallSlots(self._settings, service.container_count)
         self.calls: CallCounts = CallCounts()

@@ -27,6 +27,7 @@ from penstock.controller.errors import (
 from penstock.controller.grpc import (
     access,
     additions,
+    administration,
     controllers,
     key_value_tables,
     reader_groups,
@@ -311,6 +312,10 @@ ADDITIONS: tuple[Call, ...] = (
     ),
     Call("openSession", additions.open_session, access.any_account),
     Call("describeCaller", additions.describe_caller, access.any_account),
+    Call("describeMembers", administration.describe_members, access.root(_READ)),
+    Call("changeAssignment", administration.change_assignment, access.root(_UPDATE)),
+    Call("describeAccounts", administration.describe_accounts, access.any_account),
+    Call("readAudit", administration.read_audit, access.root(_UPDATE)),
 )  # fmt: skip
 
 

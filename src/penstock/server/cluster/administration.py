@@ -5,9 +5,9 @@ Nothing is stopped for it. Changes of the assignment are made on the version tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from penstock.controller.cluster.control import ClusterStatus
 from penstock.controller.cluster.view import ClusterView, read_cluster
 from penstock.model.assignment_plan import UNASSIGNED, LiveStore, Loads, Move, MoveReason, plan
 from penstock.model.cluster_nodes import (
@@ -18,7 +18,6 @@ from penstock.model.cluster_nodes import (
     WHY_MAX,
     AssignmentNode,
     CandidateNode,
-    ClusterIdentity,
     ControllerNode,
     DrainNode,
     HostState,
@@ -39,36 +38,11 @@ from penstock.runtime.runtime import Runtime
 from penstock.server.cluster.identity import read_identity
 from penstock.server.errors import NoSuchStoreError
 
+__all__ = ["ClusterAdministration", "ClusterStatus", "moved_owners", "planned"]
+
 _ATTEMPTS_MAX = 10
 #: Moves by an administrator wait for nothing.
 _UNLIMITED = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    """State of a cluster as it was read.
-
-    Attributes:
-        identity: see there.
-        view: stores, assignment, holders.
-        controllers: by name.
-        leader: name of the controller that leads; empty: none.
-    """
-
-    identity: ClusterIdentity
-    view: ClusterView
-    controllers: Mapping[str, ControllerNode]
-    leader: str
-
-    @property
-    def unserved(self) -> list[int]:
-        """The containers that no live store serves."""
-        held = self.view.held
-        return [
-            number
-            for number in range(self.identity.container_count)
-            if number not in held or held[number].phase != "serving" or held[number].owner not in self.view.hosts
-        ]
 
 
 class ClusterAdministration:

@@ -37,6 +37,7 @@ from penstock.security.audit_log import AuditLog
 from penstock.security.server_security import ServerSecurity
 from penstock.security.tokens import MasterTokens
 from penstock.server.audit import audit_path, start_audit, with_audit
+from penstock.server.cluster.control import SessionControl
 from penstock.server.cluster.identity import cluster_settings, read_identity, wait_for_session
 from penstock.server.cluster.machine import ControllerFront, LocalMachine, Machine
 from penstock.server.cluster.operations import start_operations
@@ -123,7 +124,8 @@ class ClusterController:
         self._run(directory.run())
         await directory.is_known.wait()
         self.service = controller = await self._start_service(service, directory, identity)
-        for front in await self._serve(controller, directory):
+        control = SessionControl(service, self.runtime, settings.cluster.coordination.open_timeout_s)
+        for front in await self._serve(controller, directory, control):
             if operations is not None:
                 operations.collectors.append(ControllerMetrics(front, controller, self._audit).collect)
                 assert self._segments is not None, "made with the service"
@@ -225,7 +227,9 @@ class ClusterController:
         finally:
             await session.close()
 
-    async def _serve(self, controller: ControllerService, directory: ClusterDirectory) -> list[ControllerFront]:
+    async def _serve(
+        self, controller: ControllerService, directory: ClusterDirectory, control: SessionControl
+    ) -> list[ControllerFront]:
         """Listen for clients: one server for each listener, as a call does not show which address was called."""
         fronts: list[ControllerFront] = []
         settings: ControllerSettings = controller.settings
@@ -244,6 +248,7 @@ class ClusterController:
                 connections_max=budget.controller_connections // len(self._listeners),
                 controllers=partial(directory.controllers, name),
                 locator=directory.locator(name),
+                cluster=control,
                 guard=call_guard(self._security),
                 audit=self._audit,
                 credentials=None if self._security is None else self._security.grpc_credentials(),

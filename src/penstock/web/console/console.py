@@ -28,6 +28,8 @@ from penstock.model.errors import (
 from penstock.runtime.client_security import Credentials
 from penstock.web.callers import Callers, user_of
 from penstock.web.console import (
+    account_pages,
+    cluster_changes,
     cluster_pages,
     group_pages,
     overview,
@@ -68,6 +70,8 @@ ROUTES: tuple[PageRoute, ...] = (
     *table_pages.ROUTES,
     *task_pages.ROUTES,
     *cluster_pages.ROUTES,
+    *cluster_changes.ROUTES,
+    *account_pages.ROUTES,
 )
 #: Answers a request for something below `ROOT`.
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
