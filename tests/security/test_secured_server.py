@@ -59,7 +59,7 @@ CALLS = [
 #: Calls that need no permission.
 OPEN = {"getControllerServerList"}
 #: Calls about the caller itself: any account may make them.
-OWN = {"openSession", "describeCaller"}
+OWN = {"openSession", "describeCaller", "describeAccounts"}
 
 
 async def test_every_call_needs_an_account_and_a_permission(secured: SecuredServer) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from penstock.controller.cluster.control import ClusterControl, ClusterStatus
 from penstock.controller.errors import FinalArgumentError
 from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.call_audit import principal
-from penstock.model.assignment_plan import Move
-from penstock.model.cluster_nodes import MovedContainer
 from penstock.model.errors import UnsupportedOperationError
 from penstock.rpc import additions_pb2 as added
+
+if TYPE_CHECKING:
+    from penstock.controller.cluster.control import ClusterControl, ClusterStatus
+    from penstock.model.assignment_plan import Move
+    from penstock.model.cluster_nodes import MovedContainer
 
 #: Entries of the audit log in one reply, and their bytes.
 AUDIT_ENTRIES_MAX: int = 1000

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import Message
 
-from penstock.controller.cluster.control import ClusterControl
 from penstock.controller.errors import PERMANENT_ERRORS, EarlyArgumentError, WorkElsewhereError
 from penstock.controller.grpc.access import AccessOf
 from penstock.controller.locator import ContainerLocator
@@ -30,7 +30,10 @@ from penstock.model.errors import (
     StreamError,
 )
 from penstock.rpc import controller_pb2 as pb
-from penstock.security.audit_log import AuditLog
+
+if TYPE_CHECKING:
+    from penstock.controller.cluster.control import ClusterControl
+    from penstock.security.audit_log import AuditLog
 
 _logger = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from penstock.controller.cluster.control import ClusterControl
 from penstock.controller.grpc.access import AccessOf
 from penstock.controller.grpc.call import Front, principal, refusal_reason
 from penstock.controller.grpc.call_counts import CallCounts
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
     from penstock.controller.grpc.call_audit import CallRecord
     from penstock.controller.grpc.guard import CallGuard
     from penstock.security.audit_log import AuditLog
+
+if TYPE_CHECKING:
+    from penstock.controller.cluster.control import ClusterControl
 
 _logger = logging.getLogger(__name__)
 
