@@ -317,7 +317,7 @@ CONTROLLER: dict[str, set[str]] = {
     "retention": {"metadata", "ownership", "workflows"},
     "scaling": {"metadata", "ownership", "workflows"},
     "transactions": {"metadata", "transaction_state", "work", "workflows"},
-    "grpc": {"metadata", "retention", "transactions", "workflows"},
+    "grpc": {"cluster", "metadata", "retention", "transactions", "workflows"},
 }
 
 

@@ -13,6 +13,17 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.client.controller.administration import (
+    AccountList,
+    AccountRights,
+    AuditEntries,
+    ClusterMembers,
+    ContainerMove,
+    MemberContainer,
+    MemberStore,
+)
+from penstock.client.controller.controller import ControllerClient
+from penstock.spark.ledger import BatchState, Ledger, LedgerRow, SinkIdentity, create_ledger
 from penstock.testing import MemoryServer, memory_server
 from penstock.web.app import WebApp
 from penstock.web.callers import connection_to
@@ -52,8 +63,12 @@ PAGES = (
     "/console/tables",
     "/console/tables/shop/prices",
     "/console/storage",
+    "/console/tasks",
     "/console/cluster",
+    "/console/cluster/stores/a/change/drain",
+    "/console/cluster/containers/1/change/move?store=a",
     "/console/account",
+    "/console/account/audit",
     "/console/sign-in",
     "/console/none",
 )
@@ -80,6 +95,14 @@ async def fill(uri: str) -> None:
         await client.scale_stream("shop/orders", seal=[first.segment_id], key_ranges=[(0.0, 0.25), (0.25, 0.5)])
         async with client.reader_group("shop/billing", ["shop/orders"], retention="automatic"):
             pass
+        for group in ("export-lake", "totals-0123abcd"):
+            async with client.reader_group(f"shop/{group}", ["shop/orders"], retention="manual"):
+                pass
+        await create_ledger(client, "shop/orders")
+        for app in (HOSTILE[1].decode(), "job again"):
+            ledger = await Ledger.open(client, SinkIdentity(app, "shop/orders"))
+            await ledger.replace(LedgerRow(ledger.sink, 3, BatchState.INTENT, query=HOSTILE[0].decode()), -1)
+            await ledger.close()
         await client.create_table("shop/prices", key_length=32)
         async with client.table("shop/prices", keys=penstock.TextKeys()) as table:
             await table.put("<img src=x onerror=hit=1>", HOSTILE[0])
@@ -89,9 +112,51 @@ async def fill(uri: str) -> None:
             await transaction.detach()
 
 
+#: What runs if a name of a store or an account, or a line of the audit log, becomes a part of a page.
+NAME = "<img src=x onerror=window.hit=1>"
+
+
+def members_shown() -> ClusterMembers:
+    """A cluster with a drained store, a container on its way, and hostile texts."""
+    stores = [
+        MemberStore("a", ("a:6000",), NAME, "up", "0.1.0", 0.4, (0, 1), (0,)),
+        MemberStore(NAME, ("b:6000",), "zone", "draining", NAME, None, (2,), (1, 2)),
+    ]
+    containers = [
+        MemberContainer(0, "a", "a", "serving", 3, ""), MemberContainer(1, "a", NAME, "closing", 4, NAME),
+        MemberContainer(2, NAME, NAME, "serving", 1, ""),
+    ]  # fmt: skip
+    return ClusterMembers("ab" * 16, stores, containers, (NAME, "c2"), NAME, [ContainerMove(1, NAME, "a", NAME)])
+
+
+@contextmanager
+def cluster_shown() -> Iterator[None]:
+    """Let controllers answer as those of a cluster on several machines with accounts and an audit log."""
+    line = json.dumps({"time": "2026-11-26T10:00:00Z", "principal": NAME, "call": "seal", "outcome": "refused",
+                       "peer": "ipv4:10.0.0.7", "resource": NAME, "detail": NAME, "change": {NAME: NAME}})  # fmt: skip
+
+    async def members(self: object) -> ClusterMembers:
+        return members_shown()
+
+    async def change_assignment(self: object, *given: object, **options: object) -> list[ContainerMove]:
+        return [ContainerMove(0, "a", NAME, "drain")]
+
+    async def accounts(self: object) -> AccountList:
+        own = AccountRights(NAME, True, (f"{NAME},READ", "prn::/,READ_UPDATE"))
+        return AccountList(own, [own, AccountRights("monitor", False, ())])
+
+    async def audit_entries(self: object, limit: int) -> AuditEntries:
+        return AuditEntries([line, NAME], f"/data/{NAME}.jsonl", NAME, 3)
+
+    with pytest.MonkeyPatch.context() as patched:
+        for answer in (members, change_assignment, accounts, audit_entries):
+            patched.setattr(ControllerClient, answer.__name__, answer)
+        yield
+
+
 @pytest.fixture(scope="module")
 def address(shop: MemoryServer) -> Iterator[str]:
-    with served(WebApp(connection_to(shop.uri), WebSettings(), controller=shop.uri)) as found:
+    with cluster_shown(), served(WebApp(connection_to(shop.uri), WebSettings(), controller=shop.uri)) as found:
         yield found
 
 
@@ -218,6 +283,36 @@ def test_new_events_are_shown_as_they_are_stored(browser: Browser, shop: MemoryS
         browser.press("Continue")
         browser.until(lambda: "during the pause" in browser.text, "the event of the pause")
         assert browser.problems() == []
+
+
+def test_a_filter_is_saved_and_used_again(browser: Browser) -> None:
+    browser.show(WIDE)
+    browser.open("/console/streams/shop/orders/events?at=earliest&where=order+%3C+3")
+    browser.until(lambda: "3 events" in browser.text, "the events")
+    browser.find("details.help summary").click()
+    browser.field("name").send_keys("small orders")
+    browser.press("Save")
+    browser.until(lambda: "Saved filters:" in browser.text, "the saved filter")
+    browser.open("/console/streams/shop/orders/events")
+    browser.link("small orders").click()
+    browser.until(lambda: "3 events" in browser.text, "the events of the saved filter")
+    assert browser.violations() == []
+    browser.find("td.event summary").click()
+    browser.link("Read from here").click()
+    browser.until(lambda: "%7B" in browser.driver.current_url, "the events from a stream cut")
+
+
+def test_a_store_is_drained_after_typing_its_name(browser: Browser) -> None:
+    browser.show(WIDE)
+    browser.open("/console/")
+    browser.link("Cluster").click()
+    browser.link("drain…").click()
+    browser.until(lambda: "Before and after" in browser.driver.page_source, "the moves that follow")
+    browser.field("Type").send_keys("a")
+    browser.press("Drain")
+    browser.until(lambda: "Drain store a: done" in browser.text, "the result")
+    assert "penstock cluster drain a" in browser.text
+    assert "/v1/cluster/assignment" in browser.text
 
 
 def test_charts_are_drawn(browser: Browser) -> None:

@@ -37,7 +37,7 @@ class MemberContainer:
 
     Attributes:
         assigned, holder: names of the store that it belongs to and of the one that holds it; empty: none.
-        phase: ``opening``, ``serving`` or ``closing``; empty: nobody holds it.
+        phase: ``opening``, ``serving`` or ``closing``; empty: no store holds it.
         epoch: of its log; 0 while it opens.
         error: why it could not be opened; empty: it could.
     """

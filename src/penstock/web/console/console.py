@@ -34,6 +34,7 @@ from penstock.web.console import (
     group_pages,
     overview,
     retention_pages,
+    saved_filters,
     stream_changes,
     stream_pages,
     streams,
@@ -63,6 +64,7 @@ ROUTES: tuple[PageRoute, ...] = (
     *overview.ROUTES,
     *streams.ROUTES,
     *stream_pages.ROUTES,
+    *saved_filters.ROUTES,
     *stream_changes.ROUTES,
     *group_pages.ROUTES,
     *retention_pages.ROUTES,
@@ -134,7 +136,7 @@ class Console:
                 request = PageRequest(
                     client, self._rates, {name: unquote(value) for name, value in http.path_params.items()},
                     dict(http.query_params), form, http.method == "POST", token, user, _origin(http),
-                    self._controller,
+                    self._controller, http.cookies,
                 )  # fmt: skip
                 response = _response(await route.answer(request), http, token, user)
         except (PenstockError, TimeoutError) as error:
@@ -295,7 +297,11 @@ def _origin(http: HttpRequest) -> str:
 
 def _response(answer: Answer, http: HttpRequest, token: str, user: str) -> Response:
     if isinstance(answer, Elsewhere):
-        return Response(status_code=303, headers={**_HEADERS, "Location": answer.address})
+        response = Response(status_code=303, headers={**_HEADERS, "Location": answer.address})
+        if answer.filters is not None:
+            cookie = saved_filters.set_cookie(answer.filters, is_https=http.url.scheme == "https")
+            response.headers.append("Set-Cookie", cookie)
+        return response
     if isinstance(answer, Data):
         return Response(msgspec.json.encode(answer.value), headers=_HEADERS, media_type="application/json")
     if isinstance(answer, Download):

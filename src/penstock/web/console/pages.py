@@ -38,6 +38,7 @@ class PageRequest:
         user: the account of the sender; empty: it sent no credentials.
         origin: scheme, host and port by which the sender reached the server, as ``http://localhost:9091``.
         controller: address of the cluster for commands and programs that a page shows.
+        cookies: of the sender.
     """
 
     client: aio.Client
@@ -50,6 +51,7 @@ class PageRequest:
     user: str
     origin: str
     controller: str
+    cookies: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stream(self) -> str:
@@ -117,9 +119,10 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The address of another page."""
+    """The address of another page. `filters`: the cookie of saved filters to set; None: it stays as it is."""
 
     address: str
+    filters: str | None = None
 
 
 Answer = Page | Download | Data | Elsewhere

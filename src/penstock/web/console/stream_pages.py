@@ -15,6 +15,7 @@ from penstock.web.console.overview import group_rows
 from penstock.web.console.pages import Answer, Download, Elsewhere, Page, PageRequest, PageRoute, address
 from penstock.web.console.positions import last_count, position_text
 from penstock.web.console.reading import EventPage, event_page, whole_event
+from penstock.web.console.saved_filters import of_stream, query_of
 from penstock.web.console.segment_map import SPANS, map_picture, segment_boxes
 from penstock.web.console.snippets import Snippet, command, curl, event_snippets, read_command, rest_path
 from penstock.web.console.streams import groups_reading, scopes_of
@@ -42,6 +43,7 @@ async def show_events(request: PageRequest) -> Answer:
     values: dict[str, object] = {
         "stream": stream, "tab": "events", "at": at, "contains": contains, "where": where, "form": form,
         "limit": limit, "segment": segment, "columns_text": request.text("columns"), "forms": FORMS, "mistake": "",
+        "saved": of_stream(request), "filter_name": request.text("filter_name"), "kept": query_of(request.query),
         "columns": [], "found": None, "snippets": [], "cut": "", "next": "", "segments": [], "read": "",
     }  # fmt: skip
     # A stream that does not exist, or that the caller may not read, is an error of the page, not of the form.
