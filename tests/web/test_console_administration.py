@@ -43,7 +43,7 @@ from penstock.web.app import WebApp
 from penstock.web.callers import connection_to
 from penstock.web.console.account_pages import audit_row
 from penstock.web.settings import WebSettings
-from penstock_simulation.simulated.zookeeper import SimulatedZooKeeper
+from penstock_simulation.simulated.zookeeper import SimulatedZooKeeper, ZooKeeperSettings
 from penstock_simulation.simulated.zookeeper_client import SimulatedCoordination
 from support.containers import memory_runtime
 from support.secured_server import PASSWORD, SecuredServer
@@ -55,10 +55,13 @@ _IDENTITY = ClusterIdentity(
 
 
 class Cluster:
-    """Stores a, b and one with a hostile name, of which a and b have two containers each."""
+    """Stores a, b and one with a hostile name, of which a and b have two containers each.
+
+    One server of ZooKeeper: others apply changes later, so that a test could read an earlier state.
+    """
 
     def __init__(self) -> None:
-        self.zookeeper = SimulatedZooKeeper(random.Random(1))
+        self.zookeeper = SimulatedZooKeeper(random.Random(1), ZooKeeperSettings(server_count=1))
         service = self.service("controller")
         self.control = SessionControl(service, memory_runtime(), 1.0)
 
@@ -142,7 +145,7 @@ async def test_the_cluster_shows_stores_and_containers_on_their_way(pages: httpx
     assert HOSTILE not in page
     stores = rows_of(page, "Stores on several machines")
     assert [row[0] for row in stores] == ["a", "b", "c&d"]
-    assert stores[0][1:8] == ["up", "a.example:6000", HOSTILE, "0.1.0", "", "0 1", "0 1 2"]
+    assert stores[0][1:] == ["up", "drain…", "0 1", "0 1 2", "", "a.example:6000", HOSTILE, "0.1.0"]
     assert rows_of(page, "Containers that are not served by the store that they belong to") == [
         ["2", "b", "a", "serving", ""], ["3", "b", "b", "opening", HOSTILE],
     ]  # fmt: skip
@@ -179,6 +182,7 @@ async def test_a_store_is_drained_and_the_drain_ended_after_typing_its_name(
 async def test_a_container_is_moved_and_the_stores_are_evened_out(pages: httpx.AsyncClient, cluster: Cluster) -> None:
     path = "/console/cluster/containers/0/change/move"
     assert "Move</button>" not in (await pages.get(path)).text
+    assert "<td>container 0</td><td>a</td><td>b</td>" in (await pages.get(path, params={"store": "b"})).text
     moved = await confirmed(pages, path, "0", store="c&d")
     assert moved.status_code == 200, moved.text
     assert (await cluster.owners())[0] == "c&d"

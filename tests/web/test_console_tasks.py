@@ -126,8 +126,8 @@ def test_queries_and_exports_are_shown_with_their_lag(filled: str, tmp_path: Pat
     assert run_command(*words, uri=filled).code == 0
     page, whole, group = shown(filled, f"/console/tasks?scope={SCOPE}", "/console/", f"/console/groups/{query}")
     assert rows_of(page) == [
-        [query, "Spark query", STREAM, "160 B", "—", ""],
-        [f"{SCOPE}/{GROUP_PREFIX}lake", "export", STREAM, "0 B", "", ""],
+        [query, "160 B", "—", "Spark query", STREAM, ""],
+        [f"{SCOPE}/{GROUP_PREFIX}lake", "0 B", "", "export", STREAM, ""],
     ]
     # No readers are expected of them.
     assert f"group {query}" not in whole

@@ -25,6 +25,7 @@ async def _page(
     *,
     store: str = "",
     container: int | None = None,
+    source: str = "",
     fields: Sequence[Field] = (),
     is_ready: bool = True,
 ) -> Answer:
@@ -43,7 +44,7 @@ async def _page(
     body |= {} if container is None else {"container": container}
     preview = [(f"container {each.container_id}", each.source or "no store", each.target) for each in planned]
     if container is not None and is_ready:
-        preview.insert(0, (f"container {container}", "where it is", store))
+        preview.insert(0, (f"container {container}", source or "no store", store))
     return await change_page(request, Change(
         title, target, address(_BACK[1]), _BACK[0], perform,
         effects=[*effects, *(() if preview or not is_ready else ("No container moves.",))],
@@ -82,6 +83,7 @@ async def move_container(request: PageRequest) -> Answer:
         request, AssignmentChange.MOVE, f"Move container {text}", text, ("move", text, store),
         ["If the leader would move it back, to even the stores out, another container takes its place."],
         store=store, container=int(text), is_ready=bool(store),
+        source=next((each.assigned for each in found.containers if each.id == int(text)), ""),
         fields=[Field("store", "to store", store, choices=[each.name for each in found.stores], is_needed=True)],
     )  # fmt: skip
 

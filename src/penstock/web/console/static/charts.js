@@ -5,6 +5,7 @@
   const isBytes = { bytes: true, backlog: true, unread: true };
   const UNITS = ["", "Ki", "Mi", "Gi", "Ti"];
   const POWERS = Array.from({ length: 50 }, function (_, power) { return 2 ** power; });
+  const COUNTS = Array.from({ length: 36 }, function (_, step) { return [1, 2, 5][step % 3] * 10 ** Math.floor(step / 3); });
   function clock(at) { return new Date(at * 1e3).toISOString().slice(11, 19); }
   function shown(value, name) {
     if (value === null || value === undefined) return "";
@@ -29,7 +30,7 @@
         title: TITLES[name], width: width, height: 190,
         axes: [
           Object.assign({ space: 80, values: function (_, marks) { return marks.map(clock); } }, axis),
-          Object.assign(isBytes[name] ? { incrs: POWERS } : {}, { size: 74, values: function (_, marks) { return marks.map(function (mark) { return shown(mark, name); }); } }, axis),
+          Object.assign({ incrs: isBytes[name] ? POWERS : COUNTS }, { size: 74, values: function (_, marks) { return marks.map(function (mark) { return shown(mark, name); }); } }, axis),
         ],
         scales: { y: { range: function (_, low, high) { return [0, Math.max(high * 1.05, 1)]; } } },
         series: [{ label: "time", value: function (_, at) { return at === null ? "" : clock(at); } }, { label: TITLES[name], stroke: colour("--link"), width: 1.5, points: { show: false }, value: function (_, value) { return shown(value, name); } }],
