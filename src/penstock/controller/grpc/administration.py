@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.controller.errors import FinalArgumentError
-from penstock.controller.grpc.call import Front
-from penstock.controller.grpc.call_audit import principal
+from penstock.controller.grpc.call import Front, principal
+
 from penstock.model.errors import UnsupportedOperationError
 from penstock.rpc import additions_pb2 as added
 
