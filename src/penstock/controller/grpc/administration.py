@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from penstock.controller.errors import FinalArgumentError
 from penstock.controller.grpc.call import Front, principal
-
 from penstock.model.errors import UnsupportedOperationError
 from penstock.rpc import additions_pb2 as added
 
