@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(4800)]
 
 ROOT = Path(__file__).parents[2]
 #: Time for one command; an installation may have to download some hundred megabytes.
-_INSTALL_TIMEOUT_S = 900
-_PROGRAM_TIMEOUT_S = 300
+_INSTALL_TIMEOUT_S = 1800
+_PROGRAM_TIMEOUT_S = 1200
 _PROBE_TIMEOUT_S = 150
 #: The most that the wheel's files may have together.
 INSTALLED_BYTES_MAX = 7_000_000
@@ -163,26 +163,44 @@ asyncio.run(construct())
 """
 
 SPARK = """
+import os, sys
 import penstock.spark
 from penstock.spark.datasource import PenstockDataSource
-from penstock.spark.java import ensure_java
+from penstock.testing import memory_server
 
 source = PenstockDataSource({"uri": "tcp://127.0.0.1:9", "stream": "extras/events"})
 assert source.name() == "penstock"
 assert "`event` binary" in source.schema(), source.schema()
 from pyspark_penstock import DefaultSource
 assert DefaultSource is PenstockDataSource
-import pyspark.sql.pandas.types
-ensure_java()
+
+penstock.spark.ensure_java()
+os.environ["PYSPARK_PYTHON"] = sys.executable
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = spark.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+with memory_server() as server, server.connect() as client:
+    client.create_stream("extras/events")
+    with client.event_writer("extras/events") as writer:
+        writer.write_many([b"one", b"two"], routing_keys=["a", "a"])
+    rows = spark.read.format("penstock").options(uri=server.uri, stream="extras/events").load().collect()
+    assert [bytes(row.event) for row in rows] == [b"one", b"two"], rows
+spark.stop()
 """
 
 QUICKSTART = """
+import json, subprocess, sys
+from pathlib import Path
 from penstock.cli.quickstart import missing_packages
 from penstock.quickstart.flights import carrier_names, load_flights
 
 assert not missing_packages()
 assert "AA" in carrier_names()
 assert len(load_flights(10)) == 10
+command = [Path(sys.executable).with_name("penstock"), "quickstart", "--limit", "30000", "--json"]
+report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=1100).stdout)
+assert report["flights"] == report["flights_in_results"] == 30000, report
 """
 
 #: Modules that only an extra brings.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
+from penstock.quickstart.query import JAVA_OPTIONS
 from penstock.server.standalone_process import StandaloneProcess
 from support.live_writer import LiveWriter
 
@@ -41,6 +42,8 @@ def spark_environment() -> None:
     except JavaNotFoundError as error:
         pytest.skip(str(error))
     ensure_compiled()  # Tests start hundreds of Python processes of Spark.
+    # For every Java that tests start: it lives too short a time for the slower compiler and for collectors with threads.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
     paths = [str(SOURCE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -18,6 +18,10 @@ LIVE_EVENT_BYTES = 20
 #: Seconds between events where batches are few events each: a run to what is there now has more of them for each event.
 SLOW_S = 0.3
 
+#: Each pause of a slow writer is so much longer than the one before: on a slow machine a run takes longer, and would
+#: have more events to read, which would make it longer still.
+SLOW_FACTOR = 1.1
+
 #: Routing keys, used in turn.
 LIVE_KEY_COUNT = 17
 
@@ -62,9 +66,11 @@ class LiveWriter:
             time.sleep(0.001)
 
     def _run(self) -> None:
+        pause_s, factor = self._interval_s, SLOW_FACTOR if self._interval_s >= SLOW_S else 1.0
         try:
             with self._client.event_writer(self._stream) as writer:
-                while not self._is_over.wait(self._interval_s):
+                while not self._is_over.wait(pause_s):
+                    pause_s *= factor
                     number = len(self.events)
                     event = b"live-%08d" % number + b"." * (LIVE_EVENT_BYTES - 13)
                     writer.write(event, routing_key=f"key-{number % LIVE_KEY_COUNT}")
