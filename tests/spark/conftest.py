@@ -42,7 +42,7 @@ def spark_environment() -> None:
     except JavaNotFoundError as error:
         pytest.skip(str(error))
     ensure_compiled()  # Tests start hundreds of Python processes of Spark.
-    # For every Java that tests start: it lives too short a time for the slower compiler and for collectors with threads.
+    # For every Java that tests start: it lives too short for the slower compiler and for collectors with threads.
     os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
     paths = [str(SOURCE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
