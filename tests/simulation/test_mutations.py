@@ -33,6 +33,7 @@ SLOW = {
     "use no reserve",
     "mark more of a table as indexed than is",
     "leave for as long as it takes",
+    "take a poll for a heartbeat",
     "commit what a failed flush left",
     "count a change as told before it is",
     "take segments in the task of the reader",

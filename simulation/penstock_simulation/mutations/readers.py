@@ -11,12 +11,13 @@ import msgspec
 
 from penstock.client.groups import reader_group_state as rgs
 from penstock.client.groups.group_state import GroupState
+from penstock.client.groups.group_watch import GroupWatch
 from penstock.client.groups.membership import GroupMembership
 from penstock.client.groups.reader import Reader
 from penstock.client.groups.segment_events import SegmentEvents
 from penstock.client.reading.event import EventChunk
 from penstock_simulation.mutations.mutation import Mutation, patched
-from penstock_simulation.mutations.users import USERS
+from penstock_simulation.mutations.users import LONG_OUTAGES, USERS
 from penstock_simulation.workloads.profile import Profile
 from penstock_simulation.workloads.users import Fate, UserHabits
 
@@ -127,6 +128,29 @@ def _trying(name: str, limit_s: float) -> Profile:
     return replace(USERS, name=name, habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.0, limits_s=(limit_s,)))
 
 
+def _take_a_poll_for_a_heartbeat() -> AbstractContextManager[None]:
+    original = GroupWatch._poll
+
+    async def poll(self: GroupWatch) -> None:
+        await original(self)
+        for reader in self._readers():
+            # So no heartbeat is ever due.
+            self.shown(reader)
+
+    return patched(GroupWatch, "_poll", poll)
+
+
+#: More readers than segments, and each lives for several times the reader timeout: those without a segment store no
+#: positions, so that only their heartbeats show that they are alive.
+_IDLE_USERS = replace(
+    LONG_OUTAGES,
+    name="idle users",
+    workloads=("events", "user writers", "users"),
+    habits=UserHabits(
+        fates=(Fate.LEAVES,), cut_rate=0.0, limits_s=(60.0,), reader_count=5, life_s_max=60.0, give_up_rate=0.0
+    ),
+)
+
 READER_MUTATIONS = (
     Mutation(
         "count what failed as read", "an exception never counts events as read",
@@ -156,5 +180,9 @@ READER_MUTATIONS = (
         "leave for as long as it takes", "a reader is closed in its time",
         replace(USERS, name="users that leave in a hurry", habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.0)),
         _leave_for_as_long_as_it_takes,
+    ),
+    Mutation(
+        "take a poll for a heartbeat", "no reader that is alive is declared dead",
+        _IDLE_USERS, _take_a_poll_for_a_heartbeat,
     ),
 )  # fmt: skip

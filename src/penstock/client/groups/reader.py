@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -23,6 +22,7 @@ from penstock.client.groups.group_watch import GroupWatch
 from penstock.client.groups.membership import GroupMembership, OnChange
 from penstock.client.groups.positions import Positions
 from penstock.client.groups.reader_group_record import GroupRecord
+from penstock.client.groups.ready_segments import ReadySegments
 from penstock.client.groups.segment_events import SegmentEvents, StoredPosition
 from penstock.client.reading.event import Event, EventBatch, EventChunk
 from penstock.client.streams.time_windows import StreamMarks, TimeWindow, positions_of_stream
@@ -84,9 +84,7 @@ class Reader(LifeCycle):
         self._cluster = cluster
         self._mode = positions
         self._membership = GroupMembership(group, watch, name, incarnation, cluster, self, on_change)
-        self._queue: deque[SegmentEvents] = deque()
-        self._parked: list[SegmentEvents] = []
-        self._paused: set[str] | None = set()
+        self._ready = ReadySegments()
         self._something = asyncio.Event()
         # The current chunk, whose events are returned to the application, and its segment.
         self._chunk: EventChunk | None = None
@@ -277,7 +275,7 @@ class Reader(LifeCycle):
                 if self.is_finished:
                     return None
                 self._something.clear()
-                if self._queue or self._needs_attention:
+                if self._ready or self._needs_attention:
                     continue
                 if (trouble := self._membership.take_trouble()) is not None:
                     raise trouble
@@ -435,22 +433,12 @@ class Reader(LifeCycle):
 
     def pause(self, *streams: str) -> None:
         """Return no events of these streams (none given: of any) until `resume`. The reader keeps the segments."""
-        if not streams:
-            self._paused = None
-        elif self._paused is not None:
-            self._paused.update(streams)
+        self._ready.pause(*streams)
         self._needs_attention = True
 
     def resume(self, *streams: str) -> None:
         """Return events of these streams (none given: of all) again."""
-        if not streams or self._paused is None:
-            if streams:
-                raise InvalidArgumentError("everything is paused: resume() without a stream first")
-            self._paused = set()
-        else:
-            self._paused.difference_update(streams)
-        parked, self._parked = self._parked, []
-        for source in parked:
+        for source in self._ready.resume(*streams):
             self._enqueue(source)
 
     # -- see `ReaderCallbacks` ----------------------------------------------------------------------------------------
@@ -501,9 +489,7 @@ class Reader(LifeCycle):
 
     def _enqueue(self, source: SegmentEvents) -> None:
         """See `ReaderCallbacks._enqueue`."""
-        if not source.is_queued:
-            source.is_queued = True
-            self._queue.append(source)
+        self._ready.add(source)
         self._something.set()
 
     def _revoke(self, source: SegmentEvents) -> None:
@@ -539,7 +525,7 @@ class Reader(LifeCycle):
         if chunk is None or source is None:
             return None
         is_held = self._membership.open_segments.get(source.segment) is source
-        if is_held and not chunk.is_used_up and not source.is_leaving and not self._is_paused(source):
+        if is_held and not chunk.is_used_up and not source.is_leaving and not self._ready.is_paused(source):
             return chunk
         self._chunk = self._source = None
         if is_held and not chunk.is_revoked:
@@ -551,15 +537,14 @@ class Reader(LifeCycle):
 
     def _take(self) -> bool:
         """Take the next chunk of a segment that has data. True if it is worth trying again."""
-        if not self._queue:
+        if not self._ready:
             return False
-        source = self._queue.popleft()
-        source.is_queued = False
+        source = self._ready.pop()
         self._membership.note_news()
         if self._membership.open_segments.get(source.segment) is not source or source.is_leaving:
             return True
-        if self._is_paused(source):
-            self._parked.append(source)
+        if self._ready.is_paused(source):
+            self._ready.park(source)
             return True
         try:
             chunk = source.take()
@@ -590,9 +575,6 @@ class Reader(LifeCycle):
         elif source.is_at_end:
             self._membership.wake()
         return True
-
-    def _is_paused(self, source: SegmentEvents) -> bool:
-        return self._paused is None or source.stream in self._paused
 
     def _check_not_waiting_for_commit(self) -> None:
         for source in self._membership.open_segments.values():
