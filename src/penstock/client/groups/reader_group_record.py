@@ -43,6 +43,11 @@ _UPDATE_PAUSE_S_LIMIT = 1.0
 #: After this time a change no longer waits for the request of another one: both are then under way, and one of them
 #: finds that the record has changed.
 _TURN_WAIT_S = 1.0
+#: One request of a poll may take this share of the group's `reader_timeout_s`, or this many seconds if that is more.
+_ATTEMPT_SHARE = 0.25
+_ATTEMPT_S_MIN = 1.0
+#: Requests are no longer repeated within an attempt when less is left of it, in seconds.
+_ATTEMPT_REST_S = 0.01
 
 _Step = Callable[[GroupState], GroupState]
 
@@ -89,6 +94,7 @@ class GroupRecord:
         self._changes: list[_Change] = []
         self._turn = asyncio.Lock()
         self._poll_turn = asyncio.Lock()
+        self._attempt_s = float("inf")  # Until the first poll.
 
     async def find_or_create(self, make: Callable[[], Awaitable[GroupState]]) -> GroupState:
         """Return the record, created from the result of `make` if missing, which may be called more than once."""
@@ -138,9 +144,10 @@ class GroupRecord:
                 unread = self._heartbeats.stale(readers, oldest_s)
                 state = self.known
                 if state is None or unread or self._verified_s < oldest_s:
-                    state = await self._verify(unread)
+                    state = await self._verify_in_attempts(unread, deadline)
             finally:
                 self._poll_turn.release()
+        self._attempt_s = max(state.reader_timeout_s * _ATTEMPT_SHARE, _ATTEMPT_S_MIN)
         self._heartbeats.forget_absent(state.readers, readers)
         return state, self._heartbeats.signs(readers)
 
@@ -279,6 +286,16 @@ class GroupRecord:
         if self.known is None or self.known.revision < state.revision:
             self.known, self._version = state, versions[0]
         self._verified_s = max(self._verified_s, asked_s)
+
+    async def _verify_in_attempts(self, readers: Collection[str], deadline: Deadline) -> GroupState:
+        """Return as `_verify`; a request that hangs is given up for another one, so that dead readers are found."""
+        while True:
+            with within(f"poll reader group {self.scope}/{self.name}", self._attempt_s, "reader_timeout_s") as attempt:
+                try:
+                    return await self._verify(readers)
+                except OutcomeUnknownError:
+                    if attempt is deadline or attempt.left_s() > _ATTEMPT_REST_S:
+                        raise
 
     def _forget(self) -> None:
         self.known = None
