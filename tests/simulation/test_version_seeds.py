@@ -20,3 +20,10 @@ def test_a_cluster_of_two_versions_keeps_every_promise(seed: int) -> None:
         assert outcome.counts[f"versions: {version.value}"]
     done = "records with later fields" if seed % 2 else "describeStream refused"
     assert outcome.counts[f"versions: {done}"]
+
+
+@pytest.mark.nightly
+def test_one_frame_longer_than_the_limit_of_bytes_in_flight_is_no_violation() -> None:
+    """An object is always allowed, and a frame is never divided: here frames have up to 64 KiB, the limit is 8 KiB."""
+    outcome = run(1, VERSIONS.of_length(60.0))
+    assert outcome.violations == ()

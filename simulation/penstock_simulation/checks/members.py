@@ -39,6 +39,7 @@ from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container_start import ContainerStart
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
+from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.server.cluster.store import ClusterStore
 from penstock_simulation.mutations.mutation import patched
 from penstock_simulation.simulated.faults import Crash, Fault, FaultPlan, Partition, PlannedFault
@@ -76,7 +77,7 @@ _NODES_S = 25.0
 _CONFIRMED_S = 1.0
 #: Sessions of a controller: as a candidate, as a member, and that of its directory.
 _CONTROLLER_SESSIONS = 3
-#: Length of an object of the log besides its frames.
+#: Length of an object of the log besides its frames, at most.
 _OBJECT_OVERHEAD = 4096
 
 
@@ -296,11 +297,9 @@ class MemberMonitor:
         assert isinstance(logs, ObjectLogFactory)
         writer, settings = logs.process.writer, self._cluster.settings.bucket_log
         assert settings is not None
-        limit = settings.log.in_flight_bytes_max + settings.log.batch_bytes_max + _OBJECT_OVERHEAD
-        if writer._in_flight_bytes > limit or len(writer._slots) > settings.log.in_flight_max:
-            self._found(
-                f"{name} has {writer._in_flight_bytes} bytes of the log in flight, in {len(writer._slots)} slots"
-            )
+        count, length_bytes = len(writer._slots), writer._in_flight_bytes
+        if count > settings.log.in_flight_max or length_bytes > in_flight_bound(settings.log, count):
+            self._found(f"{name} has {length_bytes} bytes of the log in flight, in {count} slots")
 
     # -- after the faults ---------------------------------------------------------------------------------------
 
@@ -374,6 +373,15 @@ class MemberMonitor:
         expected = len(cluster.stores) + len(cluster.parents) + _CONTROLLER_SESSIONS * len(cluster.controllers)
         if len(cluster.ensemble.sessions) != expected:
             yield f"{len(cluster.ensemble.sessions)} sessions are open, not {expected}"
+
+
+def in_flight_bound(settings: ObjectLogSettings, count: int) -> int:
+    """Return how many bytes `count` objects of a log may have together while they are created.
+
+    One alone may be longer than `in_flight_bytes_max`, and a single frame may be longer than `batch_bytes_max`.
+    """
+    alone = max(settings.batch_bytes_max, settings.frame_length_max_bytes)
+    return (settings.in_flight_bytes_max if count > 1 else alone) + count * _OBJECT_OVERHEAD
 
 
 def bound_of(fault: Fault) -> float:

@@ -25,6 +25,7 @@ from penstock.segmentstore.tier1.object_log.journal_format import (
 from penstock.segmentstore.tier1.object_log.log_process import _UNSEALED_PASSES_MAX
 from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
+from penstock_simulation.checks.members import in_flight_bound
 from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults, SimulatedBucket, SimulatedObjects
 from penstock_simulation.simulated.simulation import Simulation
 from support.inline_work import InlineWork
@@ -445,6 +446,25 @@ def test_a_journal_that_is_never_sealed_is_listed_in_some_passes_only() -> None:
             listed.append(world.clients[1].counts.get("list", 0) > before)
         assert listed == [True] * (_UNSEALED_PASSES_MAX + 1) + [False] * 4
         assert data_objects(world, first.process.writer.journal) == 1
+
+    play(scenario)
+
+
+def test_frames_longer_than_the_limit_in_flight_are_sent_one_at_a_time() -> None:
+    async def scenario(world: World) -> None:
+        settings = replace(SETTINGS, batch_bytes_max=4000, in_flight_bytes_max=8000, batch_interval_s=0.0, gather_s=0.0)
+        factory = world.process(settings)
+        log = await opened(factory)
+        futures = [log.append([bytes(length)], length) for length in (100, 20_000, 30_000, 3000, 3000, 100)]
+        seen = set()
+        while not all(future.done() for future in futures):
+            writer = factory.process.writer
+            count, length_bytes = len(writer._slots), writer._in_flight_bytes
+            assert length_bytes <= in_flight_bound(settings, count)
+            seen.add((count, length_bytes // 10_000))
+            await asyncio.sleep(0.001)
+        assert {(1, 2), (1, 3)} <= seen
+        assert in_flight_bound(settings, 2) < 20_000
 
     play(scenario)
 
