@@ -31,6 +31,9 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck),
 )
 
+# ``--hypothesis-profile=busy``: beside other work, on a machine that may be slow at any moment.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 
 # A shell's background job ignores SIGINT, and so do all processes that tests start in it: none could be interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -68,7 +68,9 @@ def check(interpreter: Interpreter, extra: str, paths: Sequence[str], jobs: int)
         failure = _run(["./run", "install", extra], INSTALLATION_TIMEOUT_S, more)[1]
         if failure:
             return Result(interpreter.version, State.FAILED, f"{name}: {failure}", time.monotonic() - began_s)
-    pytest = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(jobs)]
+    pytest = [
+        str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(jobs), "--hypothesis-profile=busy",
+    ]  # fmt: skip
     ends = []
     for command in ([*pytest, "-m", _NEEDS_NO_SERVER, *paths], [*pytest, SMOKE]):
         printed, failure = _run(command, TESTS_TIMEOUT_S)
