@@ -18,7 +18,7 @@ from penstock.rpc import controller_pb2 as pb
 from penstock.runtime.client_security import Credentials
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.security import audit_log
-from penstock.security.audit_log import AuditEntry, AuditLog, AuditSettings
+from penstock.security.audit_log import AuditEntry, AuditLog, AuditSettings, latest_lines
 from penstock.security.errors import AuditLogError
 from penstock.wire.commands import AuthTokenCheckFailed, GetStreamSegmentInfo
 from support.command_line import run_command
@@ -71,6 +71,18 @@ async def test_files_are_renamed_by_size_and_the_oldest_is_removed(tmp_path: Pat
     kept = [[line["call"][-1] for line in lines(tmp_path / name)] for name in ("a", "a.1", "a.2")]
     assert kept == [["6", "7"], ["4", "5"], ["2", "3"]]
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_the_latest_lines_are_whole_and_in_order(tmp_path: Path) -> None:
+    """Also of the file that was renamed last; without a line that is being written, or that begins before the bound."""
+    path = tmp_path / "audit.jsonl"
+    assert latest_lines(path, 10, 1000) == []
+    (tmp_path / "audit.jsonl.1").write_bytes(b"one\ntwo\n")
+    path.write_bytes(b"three\nf\xffur\nfiv")
+    assert latest_lines(path, 10, 1000) == ["one", "two", "three", "f\\xffur"]
+    assert latest_lines(path, 3, 1000) == ["two", "three", "f\\xffur"]
+    assert latest_lines(path, 10, len(path.read_bytes()) + 6) == ["two", "three", "f\\xffur"]
+    assert latest_lines(path, 10, 12) == ["f\\xffur"]
 
 
 async def test_a_file_moved_by_another_program_is_created_again(tmp_path: Path, runtime: Runtime) -> None:

@@ -15,6 +15,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock import aio
 
 FOLDER = Path(__file__).parents[2] / "docs" / "assets" / "console"
 #: Name of the picture -> page, width, height, and whether in dark colours.
@@ -30,6 +34,7 @@ PICTURES: dict[str, tuple[str, int, int, bool]] = {
     ),
     "segments": ("/console/streams/shop/orders/segments", 1280, 900, True),
     "transactions": ("/console/streams/shop/payments/transactions", 1280, 360, False),
+    "tasks": ("/console/tasks", 1280, 600, False),
     "phone": ("/console/", 390, 844, True),
 }
 
@@ -48,6 +53,9 @@ async def filled(uri: str) -> None:
         await client.create_stream("shop/clicks", scaling=penstock.Scaling.by_event_rate(1000, min_segments=3))
         async with client.reader_group("shop/billing", ["shop/orders"], retention="automatic"):
             pass
+        for group, stream in (("export-lake", "shop/orders"), ("totals-1f0c2a9e", "shop/clicks")):
+            async with client.reader_group(f"shop/{group}", [stream], retention="manual"):
+                pass
         number = 0
         for step in range(4):
             async with client.event_writer("shop/orders") as writer:
@@ -70,6 +78,7 @@ async def filled(uri: str) -> None:
                     "shop/orders", seal=[each.segment_id for each in segments[1:3]],
                     key_ranges=[(segments[1].key_low, segments[2].key_high)],
                 )  # fmt: skip
+        await with_rows(client)
         for lease_s in (30, 600):
             transaction = await client.begin_transaction("shop/payments", lease_s=lease_s)
             await transaction.write(b'{"payment": 1}', routing_key="1")
@@ -77,6 +86,24 @@ async def filled(uri: str) -> None:
                 await transaction.flush()
                 await client.prepare_transaction("shop/payments", transaction.id)
             await transaction.detach()
+
+
+async def with_rows(client: aio.Client) -> None:
+    """Record a sink and a backfill in the ledger, as Spark and `penstock backfill` do."""
+    from penstock.spark.ledger import BatchState, Ledger, LedgerRow, SinkIdentity, create_ledger
+
+    await create_ledger(client, "shop/payments")
+    plan = json.dumps({"files": [["2025.parquet", 1], ["2026.parquet", 2]]})
+    files = json.dumps({"v": 1, "plan": plan, "before": None, "behind": "[1,40960]"})
+    now_ms = round(time.time() * 1000)
+    for app, state, batch, note, query in (
+        ("purchases", BatchState.DONE, 341, "", "7f0c5a52-6a0e-4c62-9f0e-1b2f6f1c9d11"),
+        ("job backfill of 2025", BatchState.INTENT, 17, files, ""),
+    ):
+        ledger = await Ledger.open(client, SinkIdentity(app, "shop/payments"))
+        row = LedgerRow(ledger.sink, batch, state, {}, now_ms, note, query)
+        await ledger.replace(row, -1)
+        await ledger.close()
 
 
 async def writing(uri: str) -> None:
