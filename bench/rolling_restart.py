@@ -131,7 +131,7 @@ def idle_requests_per_s(servers: ZooKeeperServers, seconds: float) -> float:
     """Return how many packets all servers receive per second, pings included."""
     before = servers.received()
     time.sleep(seconds)
-    # The questions themselves are not counted.
+    # The queries themselves are not counted.
     return round((servers.received() - before) / seconds, 1)
 
 

@@ -14,13 +14,13 @@ from penstock.server.settings import StandaloneSettings
 from penstock.server.store_processes.messages import (
     LINE_BYTES_MAX,
     Failure,
-    Question,
+    HealthCheck,
     Ready,
     Refusal,
     State,
     decode_from_child,
+    decode_health_check,
     decode_order,
-    decode_question,
     encode_message,
     failures_of,
 )
@@ -161,7 +161,7 @@ def test_messages_of_a_child_are_decoded_as_encoded(message: Ready | Refusal | S
 
 def test_lines_that_are_not_messages_are_refused() -> None:
     """Garbage, another message, a field too many, a field of another type."""
-    assert decode_question(encode_message(Question(1, (2,), ()))) == Question(1, (2,), ())
+    assert decode_health_check(encode_message(HealthCheck(1, (2,), ()))) == HealthCheck(1, (2,), ())
     for line in (
         b"",
         b"\xff\n",
@@ -171,11 +171,11 @@ def test_lines_that_are_not_messages_are_refused() -> None:
         b'{"event": "question", "number": "1", "containers": []}',
     ):
         with pytest.raises(ProtocolError, match="question"):
-            decode_question(line)
+            decode_health_check(line)
         with pytest.raises(ProtocolError, match="order"):
             decode_order(line)
     with pytest.raises(ProtocolError, match="said"):
-        decode_from_child(encode_message(Question(1, (), ())))
+        decode_from_child(encode_message(HealthCheck(1, (), ())))
 
 
 def test_failures_are_reported_by_kind_and_message() -> None:

@@ -35,7 +35,7 @@ from penstock.wire.chunk_layouts import (
     VERSION,
     ChunkRow,
     LayoutPage,
-    LayoutQuestion,
+    LayoutQuery,
     StorageTold,
     decode_layout_page,
     encode_layout,
@@ -254,7 +254,7 @@ async def test_another_owner_recognises_and_releases_the_lease(bench: Bench) -> 
     await bench.collect()
     assert await bench.read(layout) == data[:-4]
     wire = await RawWire.open(earlier)
-    await wire.ask(GetChunkLayout(1, A, "", encode_layout(LayoutQuestion(0, 9))), WrongHost)
+    await wire.ask(GetChunkLayout(1, A, "", encode_layout(LayoutQuery(0, 9))), WrongHost)
     await wire.close()
     await bench.layouts.give_back(layout)
     await bench.collect()
@@ -279,12 +279,12 @@ async def test_no_layout_while_long_term_storage_is_unavailable(bench: Bench) ->
     await bench.fill(1)
     bench.store.storage._set_unavailable(chunk_layouts.StorageUnavailableError("not mounted"))  # type: ignore[attr-defined]
     wire = await RawWire.open(bench.port)
-    await wire.ask(GetChunkLayout(1, A, "", encode_layout(LayoutQuestion(0, 9))), WrongHost)
+    await wire.ask(GetChunkLayout(1, A, "", encode_layout(LayoutQuery(0, 9))), WrongHost)
     await wire.close()
 
 
 @pytest.mark.parametrize(
-    "question",
+    "query",
     [
         b"",
         b"{}",
@@ -300,10 +300,10 @@ async def test_no_layout_while_long_term_storage_is_unavailable(bench: Bench) ->
         b'{"start": 0, "end": 1, "more": "' + b"x" * 20_000 + b'"}',
     ],
 )
-async def test_a_malformed_request_is_refused_and_disturbs_no_other(bench: Bench, question: bytes) -> None:
+async def test_a_malformed_request_is_refused_and_disturbs_no_other(bench: Bench, query: bytes) -> None:
     await bench.fill(1)
     wire = await RawWire.open(bench.port)
-    refused = await wire.ask(GetChunkLayout(7, A, "", question), ErrorMessage)
+    refused = await wire.ask(GetChunkLayout(7, A, "", query), ErrorMessage)
     assert (refused.request_id, refused.error_code) == (7, 0)
     await wire.ask(KeepAlive(), KeepAlive)
     told = await wire.ask(GetChunkLayout(8, A, "", b'{"start": 0, "end": 1, "more": 1}'), ChunkLayoutTold)
@@ -315,7 +315,7 @@ async def test_a_malformed_request_is_refused_and_disturbs_no_other(bench: Bench
 
 
 class Stranger:
-    """Greets, and then does with a question what a test wants."""
+    """Answers Hello; then the test decides how it answers a query."""
 
     def __init__(self, reply: bytes | None) -> None:
         self.reply = reply

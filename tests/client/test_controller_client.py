@@ -98,7 +98,7 @@ async def test_a_controller_without_stream_identities_returns_none(script):
     assert script.requests == []
 
 
-async def test_question_without_an_answer_is_unavailable_and_change_is_unknown(script):
+async def test_query_without_an_answer_is_unavailable_and_change_is_unknown(script):
     script.answers = [grpc.StatusCode.UNAVAILABLE] * 6
     with pytest.raises(ControllerUnavailableError, match="3 attempts"):
         await script.client.stream_exists("a", "b")

@@ -109,13 +109,13 @@ async def test_a_controller_with_too_many_calls_has_no_full_disk():
 
 
 @pytest.mark.parametrize(
-    ("scope", "why", "of_change", "of_question"),
+    ("scope", "why", "of_change", "of_query"),
     [
         ("full", DISK_FULL, UnacknowledgedStorageFullError, StorageFullError),
         ("busy", REFUSED, OutcomeUnknownError, ControllerUnavailableError),
     ],
 )
-async def test_only_the_controllers_own_code_means_a_full_disk(scope, why, of_change, of_question):
+async def test_only_the_controllers_own_code_means_a_full_disk(scope, why, of_change, of_query):
     """Of another cause, as a proxy's limit of requests, it is not known whether anything was done."""
     async with serving() as (client, answers):
         said = asyncio.ensure_future(client.create_scope(scope))
@@ -125,7 +125,7 @@ async def test_only_the_controllers_own_code_means_a_full_disk(scope, why, of_ch
             await said
         assert isinstance(caught.value, StorageFullError) is (scope == "full")
         assert len(answers.calls) > 1
-        with pytest.raises(of_question) as caught:
+        with pytest.raises(of_query) as caught:
             await client.scope_exists(scope)
         assert isinstance(caught.value, StorageFullError) is (scope == "full")
 

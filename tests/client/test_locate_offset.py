@@ -1,4 +1,4 @@
-"""Borders between appends over the wire: backwards, too, and of servers that do not know the question."""
+"""Borders between appends over the wire: backwards, too, and of servers that lack the command."""
 
 from __future__ import annotations
 

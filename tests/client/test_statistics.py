@@ -30,8 +30,8 @@ from penstock.wire.statistics import (
     ContainerReport,
     Cursor,
     ObjectRow,
-    Question,
     SegmentRow,
+    StatisticsQuery,
     StoreReport,
     decode_report,
     encode_message,
@@ -200,8 +200,8 @@ async def test_very_many_segments_come_in_pages_and_later_not_at_all(
             )  # fmt: skip
     pages: list[int] = []
 
-    def counted(store: SegmentStore, question: Question) -> StoreReport:
-        answer = store_report(store, question)
+    def counted(store: SegmentStore, query: StatisticsQuery) -> StoreReport:
+        answer = store_report(store, query)
         pages.append(sum(len(container.segments) for container in answer.containers))
         return answer
 
@@ -212,7 +212,7 @@ async def test_very_many_segments_come_in_pages_and_later_not_at_all(
         pages.clear()
         second = await client.statistics(first)
         assert (len(second.segments), pages) == (10_000, [0])
-    most = store_report(store, Question(segment_count_max=1 << 40))
+    most = store_report(store, StatisticsQuery(segment_count_max=1 << 40))
     assert sum(len(container.segments) for container in most.containers) == SEGMENTS_MAX
 
 
@@ -300,7 +300,7 @@ async def test_a_store_that_cannot_be_reached_is_named(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize(
-    "question",
+    "query",
     [
         b"",
         b"\xff\xfe",
@@ -314,10 +314,10 @@ async def test_a_store_that_cannot_be_reached_is_named(stores: Stores) -> None:
         b'{"containers": [' + b"1," * 40_000 + b"1]}",
     ],
 )
-async def test_a_malformed_request_is_refused_and_disturbs_no_other(stores: Stores, question: bytes) -> None:
+async def test_a_malformed_request_is_refused_and_disturbs_no_other(stores: Stores, query: bytes) -> None:
     await stores.add(0, 1, 2, 3)
     wire = await RawWire.open(stores.servers[0].port)
-    refused = await wire.ask(GetStatistics(7, "", question), ErrorMessage)
+    refused = await wire.ask(GetStatistics(7, "", query), ErrorMessage)
     assert (refused.request_id, refused.error_code) == (7, 0)
     await wire.ask(KeepAlive(), KeepAlive)
     told = await wire.ask(GetStatistics(8, "", b"{}"), StatisticsTold)
@@ -334,8 +334,8 @@ async def test_unknown_fields_and_cursors_from_nowhere_are_no_errors(stores: Sto
     mine = [container.epoch, container.created_ms]
     wire = await RawWire.open(stores.servers[0].port)
     for cursor, count in (([9, 9, 9], 2), ([*mine, -5], 2), ([*mine, 1], 1), ([*mine, 1 << 62], 0)):
-        question = {"wanted": "more", "cursors": {"1": cursor, "77": cursor, "-3": cursor}, "containers": [1, 99]}
-        told = await wire.ask(GetStatistics(1, "", json.dumps(question).encode()), StatisticsTold)
+        query = {"wanted": "more", "cursors": {"1": cursor, "77": cursor, "-3": cursor}, "containers": [1, 99]}
+        told = await wire.ask(GetStatistics(1, "", json.dumps(query).encode()), StatisticsTold)
         (report,) = decode_report(told.report).containers
         assert (report.id, len(report.segments), report.is_complete) == (1, count, True)
     await wire.close()

@@ -284,7 +284,7 @@ def test_a_closed_client_raises_an_error_that_says_so(uri):
 
 
 def test_controller_that_is_not_there_is_reported():
-    """Questions and changes alike: nothing was sent, so nothing was done, and nothing is waited for that never was."""
+    """Calls that read and calls that change fail at once: nothing was sent."""
     settings = penstock.ClientSettings(first_contact_timeout_s=0.2)
     with penstock.connect("tcp://127.0.0.1:1", settings) as client:
         for call in (

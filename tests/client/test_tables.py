@@ -71,7 +71,7 @@ async def test_a_table_that_exists_is_fine_only_in_the_same_shape(cluster):
     "shape",
     [{"key_length": 0}, {"key_length": 8192, "secondary_key_length": 1}, {"key_length": 8, "partition_count": 0}],
 )
-async def test_a_shape_that_cannot_be_is_refused(cluster, shape):
+async def test_an_invalid_shape_is_refused(cluster, shape):
     async with cluster.client() as client:
         with pytest.raises(InvalidArgumentError):
             await client.create_table(TABLE, **shape)

@@ -26,7 +26,7 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.wire.commands import WireCommand
 from penstock.wire.connection import WireConnection
-from penstock.wire.statistics import Question, StoreReport, decode_question, decode_report, encode_message
+from penstock.wire.statistics import StatisticsQuery, StoreReport, decode_query, decode_report, encode_message
 from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store
 
 HOUR_S = 3600
@@ -184,7 +184,7 @@ async def test_a_container_that_is_elsewhere_is_no_cold_one(stack: Stack) -> Non
 
 
 async def test_a_store_of_an_earlier_release_is_distinguished_from_one_without_advice() -> None:
-    """It skips what it does not know in the question, and its answer has no advice at all."""
+    """It skips what it does not know in the query, and its answer has no advice at all."""
     runtime = memory_runtime()
     settings = SegmentStoreSettings(container_count=1, container=QUIET)
     store = memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings)
@@ -199,7 +199,9 @@ async def test_a_store_of_an_earlier_release_is_distinguished_from_one_without_a
     advisor = WireScaleAdvisor(pool, 1)
     assert await advisor.scale_advice(0) == []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.segmentstore.request_processor.decode_question", lambda data: Question(containers=[]))
+        patch.setattr(
+            "penstock.segmentstore.request_processor.decode_query", lambda data: StatisticsQuery(containers=[])
+        )
         with pytest.raises(ProtocolError, match="earlier release"):
             await advisor.scale_advice(0)
     await server.stop()
@@ -210,7 +212,7 @@ async def test_a_store_of_an_earlier_release_is_distinguished_from_one_without_a
     await runtime.work.close()
 
 
-async def test_a_store_that_was_started_again_since_the_last_question_is_asked_again() -> None:
+async def test_a_store_that_was_started_again_since_the_last_query_is_asked_again() -> None:
     """The connection has died in between, and shows it only when it is used."""
     runtime = memory_runtime()
     settings = SegmentStoreSettings(container_count=1, container=QUIET)
@@ -245,9 +247,9 @@ async def test_a_store_that_was_started_again_since_the_last_question_is_asked_a
     await runtime.work.close()
 
 
-def test_questions_and_answers_of_before_are_understood() -> None:
+def test_queries_and_answers_of_before_are_understood() -> None:
     """Both sides may be of different releases: what an earlier one sends has no word of advice."""
-    assert decode_question(b'{"version":1,"containers":[1]}').advice is None
+    assert decode_query(b'{"version":1,"containers":[1]}').advice is None
     report = StoreReport(1, 1, 0, 0, 0, 0, None, {}, [])
     text = encode_message(report).replace(b',"advice":null', b"")
     assert b"advice" not in text

@@ -33,7 +33,7 @@ class Advisor:
         self.told = {}
         self.known = {}
         self.failures = {}
-        self.questions = []
+        self.queries = []
 
     def hot(self, segment, splits=2, stream="stream"):
         name = segment_name("scope", stream, segment)
@@ -45,7 +45,7 @@ class Advisor:
             (self.told if where is None else where)[name] = ScaleAdvice(name, ScaleDirection.DOWN)
 
     async def scale_advice(self, container_id, segments=None):
-        self.questions.append((container_id, segments))
+        self.queries.append((container_id, segments))
         await asyncio.sleep(0)
         if container_id in self.failures:
             raise self.failures[container_id]
@@ -206,7 +206,7 @@ async def test_a_store_that_does_not_answer_delays_no_other_store(cluster, advis
 
 
 async def test_a_store_that_hangs_is_given_up(cluster, advisor, caplog):
-    """A question has its own time limit, whichever store it goes to."""
+    """A query has its own time limit, whichever store it goes to."""
     service = await started(cluster, advisor, answer_timeout_s=0.05)
 
     async def hangs(container_id, segments=None):
@@ -346,15 +346,15 @@ async def test_it_looks_by_itself_and_stops_with_the_controller(cluster, advisor
     service._auto_scaler._settings = AutoScalingSettings(interval_s=0.01)
     await service.start()
     for _ in range(500):
-        if len(advisor.questions) >= 2 * CONTAINERS:
+        if len(advisor.queries) >= 2 * CONTAINERS:
             break
         await asyncio.sleep(0.01)
     await service.idle()
     await service.stop()
-    asked = len(advisor.questions)
+    asked = len(advisor.queries)
     assert asked >= 2 * CONTAINERS
     await asyncio.sleep(0.05)
-    assert len(advisor.questions) == asked
+    assert len(advisor.queries) == asked
 
 
 async def test_it_can_be_turned_off(cluster, advisor, caplog):

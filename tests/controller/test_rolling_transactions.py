@@ -255,7 +255,7 @@ async def idle(*services):
 
 
 async def scale_again(service):
-    """Split the first half; name it again if it was rolled over between the question and the order."""
+    """Split the first half; name it again if it was rolled over between the read and the change."""
     while True:
         (first, *_) = await service.current_segments("scope", "stream")
         try:

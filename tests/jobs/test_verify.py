@@ -41,7 +41,7 @@ class Model:
     Attributes:
         chunks: segment -> its chunks, in order and without a gap.
         ends: segment -> its length, of which the end may not be in storage.
-        failures: what the next questions are answered with, in place of layouts.
+        failures: what the next queries are answered with, in place of layouts.
     """
 
     outage_s_max = 0.3

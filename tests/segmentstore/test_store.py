@@ -36,7 +36,7 @@ from penstock.segmentstore.tier1.durable_log import LogFrame
 from penstock.segmentstore.tier1.memory_log import MemoryLog, MemoryLogFactory
 from penstock.segmentstore.tier2.chunk_name import CHUNK_SUFFIX_BYTES_MAX, new_chunk_name
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
-from penstock.wire.statistics import Question
+from penstock.wire.statistics import StatisticsQuery
 from support.containers import QUIET, SMALL_CACHE, FaultyChunks, evict_all, memory_runtime, memory_store, turns, until
 
 SETTINGS = SegmentStoreSettings(
@@ -195,7 +195,7 @@ async def check_told(store: SegmentStore, container_id: int, others: list[str]) 
     """Check that a store answers that one container's log is disabled, and that the other containers serve."""
     assert list(store.failures) == [container_id]
     assert isinstance(store.failures[container_id], LogDisabledError)
-    told = store_report(store, Question()).failures
+    told = store_report(store, StatisticsQuery()).failures
     assert list(told) == [container_id]
     assert "is disabled: find out why, then enable it" in told[container_id]
     assert not store.is_ready
@@ -249,7 +249,7 @@ async def test_a_disabled_log_keeps_one_container_offline_until_it_is_enabled(st
     await eventually(store)
     assert store.is_ready
     assert store.failures == {}
-    assert store_report(store, Question()).failures == {}
+    assert store_report(store, StatisticsQuery()).failures == {}
     assert (await store.segment_info(A)).length == 0
 
 

@@ -18,7 +18,7 @@ from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics_report import store_report
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLog, MemoryLogFactory
-from penstock.wire.statistics import Question
+from penstock.wire.statistics import StatisticsQuery
 from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store, until
 
 SEGMENT, TABLE = "shop/orders/0.#epoch.0", "shop/_tables/a"
@@ -126,9 +126,9 @@ async def test_the_reason_for_which_appends_wait_is_reported_after_some_seconds(
     health = store_health(store)
     assert not health.is_ready
     assert any(line.startswith("log: ") and reason in line for line in health.problems())
-    assert reason in (store_report(store, Question()).log_problem or "")
+    assert reason in (store_report(store, StatisticsQuery()).log_problem or "")
     logs.release_appends(0)
     await append
     assert not store.log_problem
     assert store_health(store).is_ready
-    assert store_report(store, Question()).log_problem is None
+    assert store_report(store, StatisticsQuery()).log_problem is None

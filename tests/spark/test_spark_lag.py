@@ -321,7 +321,7 @@ def test_the_listener_sends_a_bounded_number_of_requests_per_stream(monkeypatch:
     asked: list[int] = []
     monkeypatch.setattr(StoredStream, "extent", lambda self, segment: asked.append(segment))
     monkeypatch.setattr(StoredStream, "successors", lambda self, segment: asked.append(segment))
-    monkeypatch.setattr(listener, "QUESTION_COUNT_MAX", 4)
+    monkeypatch.setattr(listener, "QUERY_COUNT_MAX", 4)
     of_uri = LagListener(uri="tcp://nowhere:1")
     for _ in range(2):
         view = of_uri._stream("retail/orders")

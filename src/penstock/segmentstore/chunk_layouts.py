@@ -27,7 +27,7 @@ from penstock.wire.chunk_layouts import (
     ChunkRow,
     LayoutLease,
     LayoutPage,
-    LayoutQuestion,
+    LayoutQuery,
     StorageTold,
 )
 
@@ -55,8 +55,8 @@ class ChunkLayouts:
     def __init__(self, store: LayoutHost) -> None:
         self._store = store
 
-    async def page(self, segment: str, question: LayoutQuestion) -> LayoutPage:
-        """Answer a question. A lease is granted first, then the chunks are looked up; it may be shorter than requested.
+    async def page(self, segment: str, query: LayoutQuery) -> LayoutPage:
+        """Answer a query. A lease is granted first, then the chunks are looked up; it may be shorter than requested.
 
         Raises `NoSuchSegmentError`, `ContainerNotFoundError`, `SegmentTruncatedError` for a truncated start,
         `UnsupportedOperationError` for a table, `InvalidArgumentError` for a container's own segment,
@@ -65,28 +65,28 @@ class ChunkLayouts:
         """
         async with self._store.reading_stream(segment) as (container, found):
             start_offset = found.durable_start_offset
-            if question.start < start_offset:
-                raise SegmentTruncatedError(segment, start_offset=start_offset, offset=question.start)
+            if query.start < start_offset:
+                raise SegmentTruncatedError(segment, start_offset=start_offset, offset=query.start)
             told = self._told()
-            stored_end = max(min(found.storage_length, question.end), question.start)
-            if stored_end == question.start:
+            stored_end = max(min(found.storage_length, query.end), query.start)
+            if stored_end == query.start:
                 return LayoutPage(VERSION, told, [], stored_end, stored_end)
-            storage, count = container.storage, min(question.chunk_count_max, PAGE_CHUNKS_MAX)
+            storage, count = container.storage, min(query.chunk_count_max, PAGE_CHUNKS_MAX)
             lease: LayoutLease | None = None
-            if question.lease_s:
-                lease_s = min(question.lease_s, self._store.settings.container.garbage.lease_s_max)
+            if query.lease_s:
+                lease_s = min(query.lease_s, self._store.settings.container.garbage.lease_s_max)
                 place, layout = await storage.leased_layout(
-                    found, lease_s, holder=question.holder, start=question.start, end=stored_end, limit=count
+                    found, lease_s, holder=query.holder, start=query.start, end=stored_end, limit=count
                 )
                 lease = LayoutLease(place.epoch, place.number, lease_s)
             else:
-                layout = await storage.layout(found, start=question.start, end=stored_end, limit=count)
-            if not layout or layout[0].start_offset > question.start:
+                layout = await storage.layout(found, start=query.start, end=stored_end, limit=count)
+            if not layout or layout[0].start_offset > query.start:
                 # Truncated since it was looked up.
                 if lease is not None:
                     await storage.release_layout(CreationOrder(lease.epoch, lease.number))
-                raise SegmentTruncatedError(segment, start_offset=found.durable_start_offset, offset=question.start)
-            return _page(told, layout, question.start, stored_end, lease)
+                raise SegmentTruncatedError(segment, start_offset=found.durable_start_offset, offset=query.start)
+            return _page(told, layout, query.start, stored_end, lease)
 
     async def give_back(self, segment: str, epoch: int, number: int) -> None:
         """End a lease. No error if there is none. Raises `ContainerNotFoundError`, `OutcomeUnknownError`."""

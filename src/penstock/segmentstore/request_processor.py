@@ -45,10 +45,10 @@ from penstock.segmentstore.statistics_report import store_report, with_advice, w
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.table_names import tables_page
 from penstock.wire import commands as wire
-from penstock.wire.chunk_layouts import decode_layout_question, encode_layout
+from penstock.wire.chunk_layouts import decode_layout_query, encode_layout
 from penstock.wire.codec import FRAME_LENGTH_MAX
 from penstock.wire.commands import BUSY, NO_ROOM, READ_TOO_LONG, TOO_MANY_LEASES, WireCommand
-from penstock.wire.statistics import decode_question, encode_message
+from penstock.wire.statistics import decode_query, encode_message
 
 _C = TypeVar("_C", bound=WireCommand)
 _Handler = Callable[[WireCommand], Awaitable[WireCommand]]
@@ -305,16 +305,16 @@ class RequestProcessor:
         )
 
     async def _statistics(self, command: wire.GetStatistics) -> WireCommand:
-        question = decode_question(command.question)
-        report = store_report(self._store, question)
-        if (asked := question.advice) is not None:
+        query = decode_query(command.query)
+        report = store_report(self._store, query)
+        if (asked := query.advice) is not None:
             report = with_advice(report, await self._advisor.scale_advice(asked.container, asked.segments))
-        if (wanted := question.tables) is not None:
+        if (wanted := query.tables) is not None:
             report = with_tables(report, await tables_page(self._store, wanted))
         return wire.StatisticsTold(command.request_id, encode_message(report))
 
     async def _chunk_layout(self, command: wire.GetChunkLayout) -> WireCommand:
-        page = await self._layouts.page(command.segment, decode_layout_question(command.question))
+        page = await self._layouts.page(command.segment, decode_layout_query(command.query))
         return wire.ChunkLayoutTold(command.request_id, encode_layout(page))
 
     async def _return_chunk_lease(self, command: wire.ReturnChunkLease) -> WireCommand:

@@ -18,7 +18,7 @@ from penstock.wire.statistics import (
     ContainerReport,
     Cursor,
     ObjectRow,
-    Question,
+    StatisticsQuery,
     StoreReport,
     TablesPage,
 )
@@ -27,17 +27,17 @@ from penstock.wire.statistics import (
 _TEXT_CHARACTERS_MAX = 400
 
 
-def store_report(store: SegmentStore, question: Question) -> StoreReport:
-    """Return the answer to a question, of up to `SEGMENTS_MAX` segments.
+def store_report(store: SegmentStore, query: StatisticsQuery) -> StoreReport:
+    """Return the answer to a query, of up to `SEGMENTS_MAX` segments.
 
     Raises `InvalidArgumentError` for a count below 0.
     """
-    if question.segment_count_max < 0:
-        raise InvalidArgumentError(f"statistics of {question.segment_count_max} segments; use 0 or more")
-    wanted = None if question.containers is None else frozenset(question.containers)
+    if query.segment_count_max < 0:
+        raise InvalidArgumentError(f"statistics of {query.segment_count_max} segments; use 0 or more")
+    wanted = None if query.containers is None else frozenset(query.containers)
     asked = [container for container in store.containers if wanted is None or container.id in wanted]
     # Each container has a share, so that a busy one does not starve others.
-    count_max = min(question.segment_count_max, SEGMENTS_MAX)
+    count_max = min(query.segment_count_max, SEGMENTS_MAX)
     share = max(count_max // len(asked), 1) if asked and count_max else 0
     problem, full_disk, log_problem = store.storage_problem, store.full_disk, store.log_problem
     return StoreReport(
@@ -49,7 +49,7 @@ def store_report(store: SegmentStore, question: Question) -> StoreReport:
         store.cache.lacking_bytes,
         None if problem is None else problem[:_TEXT_CHARACTERS_MAX],
         {container_id: str(error)[:_TEXT_CHARACTERS_MAX] for container_id, error in sorted(store.failures.items())},
-        [_container_report(container, question.cursors.get(container.id, Cursor()), share) for container in asked],
+        [_container_report(container, query.cursors.get(container.id, Cursor()), share) for container in asked],
         full_disk=None if full_disk is None else full_disk[:_TEXT_CHARACTERS_MAX],
         objects=[
             ObjectRow(

@@ -10,7 +10,7 @@ from penstock.segmentstore.container.metadata import decode_record
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.store import SegmentStore
-from penstock.wire.statistics import TablesPage, TablesQuestion
+from penstock.wire.statistics import TablesPage, TablesQuery
 
 #: Segment records examined for one answer: some milliseconds of work.
 _RECORDS_MAX = 500
@@ -18,12 +18,12 @@ _RECORDS_MAX = 500
 _BEHIND_ALL = b"\xff"
 
 
-async def tables_page(store: SegmentStore, question: TablesQuestion) -> TablesPage:
+async def tables_page(store: SegmentStore, query: TablesQuery) -> TablesPage:
     """Return a page of tables. Raises `ContainerNotFoundError`."""
-    container = next((each for each in store.containers if each.id == question.container), None)
+    container = next((each for each in store.containers if each.id == query.container), None)
     if container is None:
-        raise ContainerNotFoundError(ContainerId(question.container), "it is not running here")
-    return await tables_of(container, question.begin, question.end, question.after, _RECORDS_MAX)
+        raise ContainerNotFoundError(ContainerId(query.container), "it is not running here")
+    return await tables_of(container, query.begin, query.end, query.after, _RECORDS_MAX)
 
 
 async def tables_of(container: SegmentContainer, begin: str, end: str, after: str, limit: int) -> TablesPage:

@@ -191,7 +191,7 @@ class DataDirectory:
         no other server can start before.
         """
         if not isinstance(self._lock, LocalLock):
-            raise InvalidArgumentError(f"{self.root} is not open, or not on a disk that children can share")
+            raise InvalidArgumentError(f"{self.root} is not open, or its disk cannot be shared with child processes")
         return self._lock.descriptor
 
     def check_lock(self, descriptor: int) -> None:

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 OUTAGE_S_MAX = 10.0
 
 #: Maximum number of requests about one stream for one report. Beyond it the lag is incomplete.
-QUESTION_COUNT_MAX = 256
+QUERY_COUNT_MAX = 256
 
 
 class LagListener(StreamingQueryListener):
@@ -98,7 +98,7 @@ class LagListener(StreamingQueryListener):
 class _AskedStream(StoredStream):
     """A stream with a limited number of requests, for one report."""
 
-    _question_count = 0
+    _query_count = 0
 
     def extent(self, segment: int) -> Extent:
         """See `StreamView.extent`."""
@@ -107,7 +107,7 @@ class _AskedStream(StoredStream):
 
     def extents(self, segments: Sequence[int]) -> Sequence[Extent | NoSuchSegmentError]:
         """See `StreamView.extents`."""
-        self._question_count += len(segments) - 1
+        self._query_count += len(segments) - 1
         self._count()
         return super().extents(segments)
 
@@ -117,8 +117,6 @@ class _AskedStream(StoredStream):
         return super().successors(segment)
 
     def _count(self) -> None:
-        self._question_count += 1
-        if self._question_count > QUESTION_COUNT_MAX:
-            raise UnsupportedOperationError(
-                f"finding its tail takes more than {QUESTION_COUNT_MAX} requests to the store"
-            )
+        self._query_count += 1
+        if self._query_count > QUERY_COUNT_MAX:
+            raise UnsupportedOperationError(f"finding its tail takes more than {QUERY_COUNT_MAX} requests to the store")

@@ -10,8 +10,8 @@ import msgspec
 from penstock.model.errors import InvalidArgumentError, ProtocolError
 
 VERSION = 1
-#: The longest question: a name, some numbers, and the holder.
-QUESTION_BYTES_MAX = 16 * 1024
+#: The longest query: a name, some numbers, and the holder.
+QUERY_BYTES_MAX = 16 * 1024
 #: The longest `holder`.
 HOLDER_LENGTH_MAX = 200
 #: Maximum number of chunks in one page ...
@@ -20,7 +20,7 @@ PAGE_CHUNKS_MAX = 1000
 PAGE_CHECKSUMS_MAX = 64 * 1024
 
 
-class LayoutQuestion(msgspec.Struct, frozen=True):
+class LayoutQuery(msgspec.Struct, frozen=True):
     """A request for the chunks in long-term storage that hold the bytes ``[start, end)`` of a segment.
 
     Attributes:
@@ -96,26 +96,28 @@ class LayoutPage(msgspec.Struct, frozen=True):
     lease: LayoutLease | None = None
 
 
-def encode_layout(message: LayoutQuestion | LayoutPage) -> bytes:
+def encode_layout(message: LayoutQuery | LayoutPage) -> bytes:
     """Encode a message."""
     return msgspec.json.encode(message)
 
 
-def decode_layout_question(data: bytes) -> LayoutQuestion:
-    """Decode a question. Raises `InvalidArgumentError`."""
-    if len(data) > QUESTION_BYTES_MAX:
-        raise InvalidArgumentError(f"a question about chunks of {len(data)} bytes; up to {QUESTION_BYTES_MAX} do")
+def decode_layout_query(data: bytes) -> LayoutQuery:
+    """Decode a query. Raises `InvalidArgumentError`."""
+    if len(data) > QUERY_BYTES_MAX:
+        raise InvalidArgumentError(f"a query for chunks has {len(data)} bytes; the maximum is {QUERY_BYTES_MAX}")
     try:
-        question = msgspec.json.decode(data, type=LayoutQuestion)
+        query = msgspec.json.decode(data, type=LayoutQuery)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgumentError(f"a question about chunks cannot be read: {error}") from error
-    if question.version != VERSION:
-        raise InvalidArgumentError(f"a question about chunks of version {question.version}; this is {VERSION}")
-    if not 0 <= question.start <= question.end or question.chunk_count_max < 1 or not 0 <= question.lease_s < 1e9:
-        raise InvalidArgumentError(f"a question about chunks that cannot be answered: {question}")
-    if len(question.holder) > HOLDER_LENGTH_MAX:
-        raise InvalidArgumentError(f"a holder of {len(question.holder)} characters; up to {HOLDER_LENGTH_MAX} do")
-    return question
+        raise InvalidArgumentError(f"cannot decode a query for chunks: {error}") from error
+    if query.version != VERSION:
+        raise InvalidArgumentError(f"a query for chunks has version {query.version}; this store supports {VERSION}")
+    if not 0 <= query.start <= query.end or query.chunk_count_max < 1 or not 0 <= query.lease_s < 1e9:
+        raise InvalidArgumentError(f"a query for chunks has an invalid range, count or lease: {query}")
+    if len(query.holder) > HOLDER_LENGTH_MAX:
+        raise InvalidArgumentError(
+            f"the holder's name has {len(query.holder)} characters; the maximum is {HOLDER_LENGTH_MAX}"
+        )
+    return query
 
 
 def decode_layout_page(data: bytes) -> LayoutPage:

@@ -10,8 +10,8 @@ import msgspec
 from penstock.model.errors import InvalidArgumentError, ProtocolError
 
 VERSION = 1
-#: A question has a cursor for each container; one for two thousand containers is shorter.
-QUESTION_BYTES_MAX = 64 * 1024
+#: A query has a cursor for each container; one for two thousand containers is shorter.
+QUERY_BYTES_MAX = 64 * 1024
 #: Maximum number of segments in one answer: some milliseconds of work.
 SEGMENTS_MAX = 2000
 
@@ -27,7 +27,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
     change: int = 0
 
 
-class AdviceQuestion(msgspec.Struct, frozen=True):
+class AdviceQuery(msgspec.Struct, frozen=True):
     """A request for the segments that are too hot or too cold. See `ScaleAdvisor.scale_advice`.
 
     Attributes:
@@ -48,7 +48,7 @@ class AdviceRow(msgspec.Struct, frozen=True, array_like=True):
     is_silent: bool = False
 
 
-class TablesQuestion(msgspec.Struct, frozen=True):
+class TablesQuery(msgspec.Struct, frozen=True):
     """A request for the table segments whose names have a prefix and a suffix.
 
     Attributes:
@@ -64,13 +64,13 @@ class TablesQuestion(msgspec.Struct, frozen=True):
 
 
 class TablesPage(msgspec.Struct, frozen=True, array_like=True):
-    """Names of tables, some perhaps twice. `after` is for the next question; "": there are no more."""
+    """Names of tables, some perhaps twice. `after` is for the next query; "": there are no more."""
 
     names: list[str]
     after: str = ""
 
 
-class Question(msgspec.Struct, frozen=True):
+class StatisticsQuery(msgspec.Struct, frozen=True):
     """A request for statistics.
 
     Attributes:
@@ -85,8 +85,8 @@ class Question(msgspec.Struct, frozen=True):
     cursors: dict[int, Cursor] = {}
     containers: list[int] | None = None
     segment_count_max: int = 1000
-    advice: AdviceQuestion | None = None
-    tables: TablesQuestion | None = None
+    advice: AdviceQuery | None = None
+    tables: TablesQuery | None = None
 
 
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True):
@@ -125,7 +125,7 @@ class ContainerReport(msgspec.Struct, frozen=True):
         log_bytes, is_log_long, backlog_bytes, backlog_operations, held_append_count: see `ContainerStatistics`.
         outstanding_bytes: accepted and not yet synced to the log.
         segments: those with news since the cursor, in the order of the news, up to the maximum.
-        cursor: for the next question.
+        cursor: for the next query.
         is_complete: whether there are no more since the cursor.
     """
 
@@ -201,22 +201,22 @@ class StoreReport(msgspec.Struct, frozen=True):
     log_problem: str | None = None
 
 
-def encode_message(message: Question | StoreReport) -> bytes:
+def encode_message(message: StatisticsQuery | StoreReport) -> bytes:
     """Encode a message."""
     return msgspec.json.encode(message)
 
 
-def decode_question(data: bytes) -> Question:
-    """Decode a question. Raises `InvalidArgumentError`."""
-    if len(data) > QUESTION_BYTES_MAX:
-        raise InvalidArgumentError(f"a question about statistics of {len(data)} bytes; up to {QUESTION_BYTES_MAX} do")
+def decode_query(data: bytes) -> StatisticsQuery:
+    """Decode a query. Raises `InvalidArgumentError`."""
+    if len(data) > QUERY_BYTES_MAX:
+        raise InvalidArgumentError(f"a query for statistics has {len(data)} bytes; the maximum is {QUERY_BYTES_MAX}")
     try:
-        question = msgspec.json.decode(data, type=Question)
+        query = msgspec.json.decode(data, type=StatisticsQuery)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgumentError(f"a question about statistics cannot be read: {error}") from error
-    if question.version != VERSION:
-        raise InvalidArgumentError(f"a question about statistics of version {question.version}; this is {VERSION}")
-    return question
+        raise InvalidArgumentError(f"cannot decode a query for statistics: {error}") from error
+    if query.version != VERSION:
+        raise InvalidArgumentError(f"a query for statistics has version {query.version}; this store supports {VERSION}")
+    return query
 
 
 def decode_report(data: bytes) -> StoreReport:

@@ -271,7 +271,7 @@ def test_places_are_read(url: str, place: ObjectPlace) -> None:
     ["", "bucket", "http://host/bucket", "s3://", "s3:///prefix", "s3://b/a//b", "s3://b/../c", "s3://b/p?x=1", "s3://b/#",
      "s3://b/" + "p" * 201],
 )  # fmt: skip
-def test_places_that_cannot_be_are_refused(url: str) -> None:
+def test_invalid_places_are_refused(url: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is not a place in object storage"):
         ObjectPlace.parse(url)
 

@@ -38,7 +38,7 @@ from penstock.model.names import SYSTEM_SCOPE, segment_id, segment_name, split_s
 from penstock.model.routing import container_of
 from penstock.runtime.bulk import for_each
 from penstock.wire.commands import GetStatistics, StatisticsTold
-from penstock.wire.statistics import Question, StoreReport, decode_report, encode_message
+from penstock.wire.statistics import StatisticsQuery, StoreReport, decode_report, encode_message
 
 #: Reader groups by ``scope/group``, or all groups.
 Groups = Collection[str] | Literal["all"]
@@ -136,19 +136,19 @@ class StatisticsCalls:
             async with asyncio.timeout(self._settings.statistics_timeout_s):
                 connection = await self._pool.connection(name, Purpose.STATISTICS)
                 is_connected = True
-                question = Question(cursors=cursors, segment_count_max=_PAGE_SEGMENTS)
+                query = StatisticsQuery(cursors=cursors, segment_count_max=_PAGE_SEGMENTS)
                 while True:
                     request_id = connection.next_request_id()
                     token = self._pool.tokens.of(STATISTICS_SEGMENT)
                     reply = await connection.request(
-                        request_id, GetStatistics(request_id, token, encode_message(question)), timeout_s=None
+                        request_id, GetStatistics(request_id, token, encode_message(query)), timeout_s=None
                     )
                     report = _checked(decode_report(expect(reply, StatisticsTold, address).report), address)
-                    answer.take(report, question.containers)
+                    answer.take(report, query.containers)
                     incomplete = [container.id for container in report.containers if not container.is_complete]
                     if not incomplete:
                         return answer
-                    question = Question(
+                    query = StatisticsQuery(
                         cursors={each: answer.reports[each].cursor for each in incomplete},
                         containers=incomplete,
                         segment_count_max=_PAGE_SEGMENTS,

@@ -21,7 +21,7 @@ from penstock.model.errors import OutcomeUnknownError, PenstockError, ProtocolEr
 from penstock.model.names import KEY_VALUE_TABLE_SUFFIX
 from penstock.runtime.bulk import for_each
 from penstock.wire.commands import GetStatistics, StatisticsTold
-from penstock.wire.statistics import Question, StoreReport, TablesQuestion, decode_report, encode_message
+from penstock.wire.statistics import StatisticsQuery, StoreReport, TablesQuery, decode_report, encode_message
 
 #: Of a table's first and only segment.
 _END = f"{KEY_VALUE_TABLE_SUFFIX}/0.#epoch.0"
@@ -44,7 +44,7 @@ class UnregisteredGroups:
         known = {table async for table in self._cluster.controller.tables(scope)}
         with within(f"list the groups in scope {scope}", self._settings.retry_time_max_s, "retry_time_max_s"):
             (any_store,) = names_of_containers(1)
-            count = (await self._ask(any_store, Question(containers=[], segment_count_max=0))).container_count
+            count = (await self._ask(any_store, StatisticsQuery(containers=[], segment_count_max=0))).container_count
             homes = list(enumerate(names_of_containers(count)))
             found: set[str] = set()
             for answer in await for_each(homes, partial(self._tables, scope), self._settings.bulk_request_count_max):
@@ -60,22 +60,22 @@ class UnregisteredGroups:
         found: set[str] = set()
         after = ""
         while True:
-            wanted = TablesQuestion(container, f"{scope}/", _END, after)
-            report = await self._ask(name, Question(containers=[], segment_count_max=0, tables=wanted))
+            wanted = TablesQuery(container, f"{scope}/", _END, after)
+            report = await self._ask(name, StatisticsQuery(containers=[], segment_count_max=0, tables=wanted))
             if report.tables is None:
                 raise ProtocolError("a segment store cannot list tables: it is of an earlier release")
             found.update(each.removeprefix(f"{scope}/").removesuffix(_END) for each in report.tables.names)
             if not (after := report.tables.after):
                 return found
 
-    async def _ask(self, name: str, question: Question) -> StoreReport:
+    async def _ask(self, name: str, query: StatisticsQuery) -> StoreReport:
         backoff = Backoff(self._settings, self._cluster.rng)
         while True:
             try:
                 connection = await self._pool.connection(name, Purpose.STATISTICS)
                 request_id = connection.next_request_id()
                 token = self._pool.tokens.of(STATISTICS_SEGMENT)
-                reply = await connection.request(request_id, GetStatistics(request_id, token, encode_message(question)))
+                reply = await connection.request(request_id, GetStatistics(request_id, token, encode_message(query)))
                 return decode_report(expect(reply, StatisticsTold, connection.address).report)
             except PenstockError as error:
                 self._pool.forget(name)

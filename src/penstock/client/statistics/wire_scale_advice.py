@@ -11,7 +11,7 @@ from penstock.client.transport.replies import expect
 from penstock.model.errors import ConnectionLostError, OutcomeUnknownError, PenstockError, ProtocolError
 from penstock.model.scale_advice import ScaleAdvice, ScaleDirection
 from penstock.wire.commands import GetStatistics, StatisticsTold
-from penstock.wire.statistics import AdviceQuestion, AdviceRow, Question, decode_report, encode_message
+from penstock.wire.statistics import AdviceQuery, AdviceRow, StatisticsQuery, decode_report, encode_message
 
 
 class WireScaleAdvisor:
@@ -24,15 +24,15 @@ class WireScaleAdvisor:
     async def scale_advice(self, container_id: int, segments: Sequence[str] | None = None) -> Sequence[ScaleAdvice]:
         """See `ScaleAdvisor.scale_advice`. The pool's settings limit the wait for a reply."""
         name = self._names[container_id]
-        asked = AdviceQuestion(container_id, None if segments is None else list(segments))
-        question = encode_message(Question(containers=[], segment_count_max=0, advice=asked))
+        asked = AdviceQuery(container_id, None if segments is None else list(segments))
+        query = encode_message(StatisticsQuery(containers=[], segment_count_max=0, advice=asked))
         try:
             try:
-                return await self._ask(name, question)
+                return await self._ask(name, query)
             except ConnectionLostError:
                 # The connection was idle since the last request, so its loss is detected only now.
                 self._pool.forget(name)
-                return await self._ask(name, question)
+                return await self._ask(name, query)
         except OutcomeUnknownError as error:
             # The request changes nothing, so it can be repeated.
             self._pool.forget(name)
@@ -41,11 +41,11 @@ class WireScaleAdvisor:
             self._pool.forget(name)
             raise
 
-    async def _ask(self, name: str, question: bytes) -> Sequence[ScaleAdvice]:
+    async def _ask(self, name: str, query: bytes) -> Sequence[ScaleAdvice]:
         connection = await self._pool.connection(name, Purpose.STATISTICS)
         request_id = connection.next_request_id()
         token = self._pool.tokens.of(STATISTICS_SEGMENT)
-        reply = await connection.request(request_id, GetStatistics(request_id, token, question))
+        reply = await connection.request(request_id, GetStatistics(request_id, token, query))
         report = decode_report(expect(reply, StatisticsTold, connection.address).report)
         if report.advice is None:
             raise ProtocolError(f"{connection.address} does not support scaling advice: it is of an earlier release")

@@ -24,7 +24,7 @@ from penstock.wire.chunk_layouts import (
     ChunkRow,
     LayoutLease,
     LayoutPage,
-    LayoutQuestion,
+    LayoutQuery,
     StorageTold,
     decode_layout_page,
     encode_layout,
@@ -111,14 +111,14 @@ class ChunkLayouts:
         at, count_max = start, self._settings.layout_chunk_count_max
         with within(f"find the chunks of {segment}", self._settings.layout_timeout_s, "layout_timeout_s"):
             while True:
-                question = LayoutQuestion(
+                query = LayoutQuery(
                     at,
                     end,
                     lease_s=lease_s if lease is None else 0.0,
                     holder=holder,
                     chunk_count_max=min(PAGE_CHUNKS_MAX, count_max - len(chunks)),
                 )
-                page = await self._page(segment, question)
+                page = await self._page(segment, query)
                 lease = lease or page.lease
                 chunks += page.chunks
                 if page.next_offset >= page.stored_end or len(chunks) >= count_max:
@@ -145,10 +145,10 @@ class ChunkLayouts:
             reply = await self._exchange(segment, ReturnChunkLease(0, segment, "", lease.epoch, lease.number))
         expect(reply, ChunkLeaseReturned, segment)
 
-    async def _page(self, segment: str, question: LayoutQuestion) -> LayoutPage:
-        reply = await self._exchange(segment, GetChunkLayout(0, segment, "", encode_layout(question)))
+    async def _page(self, segment: str, query: LayoutQuery) -> LayoutPage:
+        reply = await self._exchange(segment, GetChunkLayout(0, segment, "", encode_layout(query)))
         page = decode_layout_page(expect(reply, ChunkLayoutTold, segment).page)
-        _check(segment, question, page)
+        _check(segment, query, page)
         return page
 
     async def _exchange(self, segment: str, request: GetChunkLayout | ReturnChunkLease) -> WireCommand:
@@ -177,13 +177,13 @@ class ChunkLayouts:
 
 def _numbered(request: GetChunkLayout | ReturnChunkLease, request_id: int, token: str) -> Request:
     if isinstance(request, GetChunkLayout):
-        return GetChunkLayout(request_id, request.segment, token, request.question)
+        return GetChunkLayout(request_id, request.segment, token, request.query)
     return ReturnChunkLease(request_id, request.segment, token, request.epoch, request.number)
 
 
-def _check(segment: str, question: LayoutQuestion, page: LayoutPage) -> None:
-    """Raise `ProtocolError` unless a page covers the bytes from `question.start` to its `next_offset`."""
-    at = question.start
+def _check(segment: str, query: LayoutQuery, page: LayoutPage) -> None:
+    """Raise `ProtocolError` unless a page covers the bytes from `query.start` to its `next_offset`."""
+    at = query.start
     for chunk in page.chunks:
         first, count = chunk.first_block, len(chunk.checksums) // 4
         begin = chunk.start_offset + first * chunk.block_length
@@ -191,7 +191,7 @@ def _check(segment: str, question: LayoutQuestion, page: LayoutPage) -> None:
         if chunk.block_length < 1 or chunk.first_block < 0 or not begin <= at < end:
             raise ProtocolError(f"{segment}: chunk {chunk.name} at {chunk.start_offset} does not hold byte {at}")
         at = end
-    if not question.start <= page.next_offset <= min(at, page.stored_end) or not page.stored_end <= question.end:
+    if not query.start <= page.next_offset <= min(at, page.stored_end) or not page.stored_end <= query.end:
         raise ProtocolError(f"{segment}: the reported chunks end at {at}, not at {page.next_offset}")
-    if page.next_offset == question.start < page.stored_end:
+    if page.next_offset == query.start < page.stored_end:
         raise ProtocolError(f"{segment}: no chunk was reported for byte {at}")

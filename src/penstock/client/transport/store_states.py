@@ -18,7 +18,7 @@ from penstock.client.transport.replies import expect
 from penstock.model.errors import PenstockError
 from penstock.wire.commands import GetStatistics, StatisticsTold
 from penstock.wire.connection import WireConnection
-from penstock.wire.statistics import Question, StoreReport, decode_report, encode_message
+from penstock.wire.statistics import StatisticsQuery, StoreReport, decode_report, encode_message
 
 #: Age of a reply after which the store is queried again; the second one after a failed request.
 _REFRESH_S = 2.0
@@ -99,6 +99,6 @@ class StoreStates:
 async def store_report(connection: WireConnection, address: str, token: str = "") -> StoreReport:
     """Return a store's report of itself, without segments and containers. Raises `PenstockError`."""
     request_id = connection.next_request_id()
-    question = encode_message(Question(containers=[], segment_count_max=0))
-    reply = await connection.request(request_id, GetStatistics(request_id, token, question))
+    query = encode_message(StatisticsQuery(containers=[], segment_count_max=0))
+    reply = await connection.request(request_id, GetStatistics(request_id, token, query))
     return decode_report(expect(reply, StatisticsTold, address).report)

@@ -62,9 +62,9 @@ class CallAudit:
         found = _BEFORE.get(call)
         if found is None:
             return None
-        question, make = found
+        query, make = found
         try:
-            return as_json(await self._answers[question](make(request)))
+            return as_json(await self._answers[query](make(request)))
         except PenstockError as error:
             return {"unknown": str(error)}
 

@@ -115,7 +115,7 @@ class CallSlots:
     def refusal(self, key: str, *, is_of_subject: bool, has_slot: bool = False) -> str:
         """Return why no further call may be counted under the key of a subject or container; empty: it may.
 
-        `has_slot`: the call in question holds a slot already.
+        `has_slot`: the call itself holds a slot already.
         """
         held = self._holding[key]
         free = self._settings.rpc_concurrency_max - self.held_count + has_slot

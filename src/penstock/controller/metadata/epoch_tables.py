@@ -236,7 +236,9 @@ class EpochTables(TransactionTables):
         present = await self.epoch(added[0][0].epoch)
         if present is not None:
             if present != added[0][0]:
-                raise MetadataConflictError(f"stream {self.name}: epoch {present.epoch} is on record as another one")
+                raise MetadataConflictError(
+                    f"stream {self.name}: epoch {present.epoch} is recorded already, with other segments"
+                )
             return await self.records.put(self.metadata, key, record, version=version)
         rows: list[Row] = [fence]
         rows.extend((layout.epoch_key(epoch.epoch), epoch, VERSION_ABSENT) for epoch, _ in added)

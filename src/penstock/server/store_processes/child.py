@@ -49,7 +49,7 @@ from penstock.server.store_processes.messages import (
     Ready,
     Refusal,
     State,
-    decode_question,
+    decode_health_check,
     encode_message,
     failures_of,
     shortened,
@@ -218,15 +218,15 @@ class StoreChild:
         self._stops.callback(loop.remove_reader, connection)
 
     def answer(self, line: bytes) -> None:
-        """Apply a question and answer it. Raises `ProtocolError`."""
-        question = decode_question(line)
+        """Apply a health check and answer it. Raises `ProtocolError`."""
+        check = decode_health_check(line)
         store = self._store
-        assert store is not None, "questions follow the start"
-        self._living = frozenset(question.living)
-        store.set_assignment(question.containers)
+        assert store is not None, "health checks follow the start"
+        self._living = frozenset(check.living)
+        store.set_assignment(check.containers)
         self._say(
             State(
-                question.number,
+                check.number,
                 tuple(container.id for container in store.containers),
                 tuple(store.held),
                 failures_of(store.failures),
@@ -247,7 +247,7 @@ class StoreChild:
 async def run_child(order: Order, source: BinaryIO, output: BinaryIO) -> bool:
     """Run the segment store of `order` until SIGTERM; return whether it stopped cleanly.
 
-    `source`: the stream of questions; at its end the process exits at once, with `EXIT_PARENT_GONE`. SIGINT is
+    `source`: the stream of health checks; at its end the process exits at once, with `EXIT_PARENT_GONE`. SIGINT is
     ignored: Ctrl-C in a terminal goes to all processes, and the parent stops its children cleanly.
     """
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """Messages between a server and the segment stores in its child processes: one JSON object per line, over pipes.
 
-The parent writes an `Order` to the child's standard input, then a `Question` at intervals; the child answers on its
-standard output with `Ready` or `Refusal`, then a `State` for each question. End of input means that the parent exited.
+The parent writes an `Order` to the child's standard input, then a `HealthCheck` at intervals; the child answers on its
+standard output with `Ready` or `Refusal`, then a `State` for each check. End of input means that the parent exited.
 Fields that are unknown or of the wrong type are errors: both sides come from one installation.
 """
 
@@ -50,8 +50,8 @@ class Order(Message, frozen=True, tag="order"):
     lock_socket: int = -1
 
 
-class Question(Message, frozen=True, tag="question"):
-    """A health check with the containers to run from now on. Questions have ascending numbers.
+class HealthCheck(Message, frozen=True, tag="question"):
+    """A health check with the containers to run from now on. Health checks have ascending numbers.
 
     `living`: as in `Order`, now. A process that is not listed has ended.
     """
@@ -69,10 +69,10 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class State(Message, frozen=True, tag="state"):
-    """The answer to a question, sent after its assignment was applied.
+    """The answer to a health check, sent after its assignment was applied.
 
     Attributes:
-        number: of the question.
+        number: of the check.
         running: ids of the containers that serve.
         held: those, and the ones being started or stopped; the process holds no other container.
         failures: see `Failure`.
@@ -102,7 +102,7 @@ class Refusal(Message, frozen=True, tag="error"):
     message: str
 
 
-ToChild = Order | Question
+ToChild = Order | HealthCheck
 FromChild = Ready | Refusal | State
 M = TypeVar("M", bound=Message)
 
@@ -117,9 +117,9 @@ def decode_order(line: bytes) -> Order:
     return _decode(line, Order)
 
 
-def decode_question(line: bytes) -> Question:
+def decode_health_check(line: bytes) -> HealthCheck:
     """Decode a later line of the parent. Raises `ProtocolError`."""
-    return _decode(line, Question)
+    return _decode(line, HealthCheck)
 
 
 def decode_from_child(line: bytes) -> FromChild:

@@ -36,8 +36,8 @@ from penstock.server.store_processes.messages import (
     LINE_BYTES_MAX,
     Failure,
     FromChild,
+    HealthCheck,
     Order,
-    Question,
     Ready,
     Refusal,
     State,
@@ -64,7 +64,7 @@ class StoreProcess:
         failures: as last reported.
         running: ids of the containers that serve, as last reported.
         storage_problem, full_disk: see `State`, as last reported.
-        silent_s: how long it has not answered a question; 0 while it answers.
+        silent_s: how long it has not answered a health check; 0 while it answers.
     """
 
     def __init__(self, number: int, port: int) -> None:
@@ -140,11 +140,11 @@ class StoreProcess:
         self._write(encode_message(order))
 
     def ask(self, containers: Sequence[int], living: Sequence[str]) -> None:
-        """Send a question with the assignment. The process may open these containers from now on."""
+        """Send a health check with the assignment. The process may open these containers from now on."""
         self._asked += 1
         self.granted = frozenset(containers)
         self.held |= self.granted
-        self._write(encode_message(Question(self._asked, tuple(containers), tuple(living))))
+        self._write(encode_message(HealthCheck(self._asked, tuple(containers), tuple(living))))
 
     def share_lock(self, descriptor: int) -> None:
         """Send a new lock of the data directory to the process. No effect if there is none, or it has exited."""
@@ -160,7 +160,7 @@ class StoreProcess:
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has answered all questions."""
+        """Whether it has answered all health checks."""
         return self._answered == self._asked
 
     async def listen(self) -> FromChild | None:
@@ -215,7 +215,7 @@ class StoreProcess:
         except BrokenPipeError:
             return  # It has exited, which `listen` reports.
         if written != len(line):
-            # Many questions of some hundred bytes fill the pipe: the process hangs, and a partial line must not remain.
+            # Many health checks of some hundred bytes fill the pipe: the process hangs, and a partial line must not remain.
             logger.warning("segment store %d does not accept requests: killing it", self.number)
             self.signal(signal.SIGKILL)
 
@@ -369,7 +369,7 @@ class StoreProcesses:
         self.arrange()
 
     async def _watch_over(self, store: StoreProcess) -> None:
-        """Read the messages of a process and send it questions, until it exits."""
+        """Read the messages of a process and send it health checks, until it exits."""
         asking = asyncio.get_running_loop().create_task(self._ask(store))
         try:
             while await store.listen() is not None:

@@ -15,14 +15,14 @@ from penstock.wire.fields import I64, Bytes, Text
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GetChunkLayout(Request):
-    """Request the chunks of a range of a segment. `question`: see `penstock.wire.chunk_layouts.LayoutQuestion`."""
+    """Request the chunks of a range of a segment. `query`: see `penstock.wire.chunk_layouts.LayoutQuery`."""
 
     TYPE: ClassVar[int] = 0x50530003
 
     request_id: I64
     segment: Text
     token: Text = field(repr=False)
-    question: Bytes
+    query: Bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,14 +15,14 @@ from penstock.wire.fields import I64, Bytes, Text
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GetStatistics(Request):
-    """Request statistics of a segment store. `question`: see `penstock.wire.statistics.Question`."""
+    """Request statistics of a segment store. `query`: see `penstock.wire.statistics.StatisticsQuery`."""
 
     #: "PS", then a number.
     TYPE: ClassVar[int] = 0x50530001
 
     request_id: I64
     token: Text = field(repr=False)
-    question: Bytes
+    query: Bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

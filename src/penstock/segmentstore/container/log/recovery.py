@@ -138,7 +138,7 @@ def record_number(record: Buffer) -> int:
     try:
         number: int = _unpack_record_header(record)[1]
     except struct.error as error:
-        raise ValueError(f"{len(record)} bytes are not an operation") from error
+        raise ValueError(f"cannot decode an operation of {len(record)} bytes") from error
     return number
 
 
