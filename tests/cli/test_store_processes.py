@@ -170,7 +170,7 @@ def test_lines_that_are_not_messages_are_refused() -> None:
         b'{"event": "question", "number": 1, "containers": [], "more": 1}',
         b'{"event": "question", "number": "1", "containers": []}',
     ):
-        with pytest.raises(ProtocolError, match="question"):
+        with pytest.raises(ProtocolError, match="healthcheck"):
             decode_health_check(line)
         with pytest.raises(ProtocolError, match="order"):
             decode_order(line)

@@ -215,7 +215,7 @@ class StoreProcess:
         except BrokenPipeError:
             return  # It has exited, which `listen` reports.
         if written != len(line):
-            # Many health checks of some hundred bytes fill the pipe: the process hangs, and a partial line must not remain.
+            # Many health checks fill the pipe: the process hangs, and a partial line must not remain.
             logger.warning("segment store %d does not accept requests: killing it", self.number)
             self.signal(signal.SIGKILL)
 
