@@ -432,6 +432,7 @@ class Connection(asyncio.BufferedProtocol):
             self._reads.serve()
         self._flush_is_due = False
         self._write_out()
+        self._reads.flushed()
 
     def _write_out(self) -> None:
         out, self._out = self._out, []

@@ -38,6 +38,9 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 #: Minimum length of a read, whatever was requested.
 _READ_LENGTH_MIN = 8
+#: Bytes of replies that one connection produces from memory in one turn of the loop. Further reads wait for the next
+#: turn: each reply is verified and assembled, and other connections are served in between.
+TURN_REPLY_BYTES_MAX = 8 * 1024 * 1024
 #: Maximum length of reads while slow readers hold too much. Not shorter, since some clients do not repeat short reads.
 _READ_LENGTH_PRESSED = 64 * 1024
 
@@ -135,21 +138,33 @@ class ReadProcessor:
         self._tasks: set[asyncio.Task[None]] = set()
         #: Reads beyond `reads_max`. Few: the connection is not read meanwhile.
         self._queued: deque[_StorageRead] = deque()
+        #: Reads for the next turn. At most those of one receive buffer: the connection is not read meanwhile.
+        self._later: deque[ReadSegment] = deque()
+        self._turn_bytes = 0
+        self._is_continuing = False
         self._writable: asyncio.Future[None] | None = None
         self._is_closed = False
 
     @property
     def waiting_count(self) -> int:
-        """Number of reads that wait for data or storage."""
-        return len(self._parked) + len(self._tasks) + len(self._queued)
+        """Number of reads that wait for data, storage or the next turn."""
+        return len(self._parked) + len(self._tasks) + len(self._queued) + len(self._later)
 
     @property
     def is_full(self) -> bool:
-        """Whether the reads that may need storage are so many that no more should be read from the socket."""
-        return len(self._tasks) >= self._reads_max
+        """Whether so many reads wait for storage or the next turn that no more should be read from the socket."""
+        return len(self._tasks) >= self._reads_max or bool(self._later)
 
     def read(self, command: ReadSegment) -> None:
-        """Answer a read, now or when its bytes exist."""
+        """Answer a read now, in the next turn, or when its bytes exist."""
+        if not self._later and self._turn_bytes < TURN_REPLY_BYTES_MAX:
+            self._read(command)
+            return
+        self._later.append(command)
+        if len(self._later) == 1:
+            self._replies.review()
+
+    def _read(self, command: ReadSegment) -> None:
         length = min(READ_LENGTH_MAX, max(_READ_LENGTH_MIN, command.suggested_length))
         if self._replies.has_too_many_slow_replies:
             length = min(length, _READ_LENGTH_PRESSED)
@@ -203,13 +218,13 @@ class ReadProcessor:
         self._store.tail_reads.give_back()
 
     def serve(self) -> None:
-        """Answer the parked reads that were woken, as far as the peer reads the replies."""
+        """Answer the parked reads that were woken, as far as the turn permits and the peer reads the replies."""
         woken, self._woken = self._woken, []
         for at, read in enumerate(woken):
             if self._is_closed:
                 return
-            if self._replies.is_write_blocked:
-                # Many may have been woken at once: for a slow peer the rest is read later.
+            if self._replies.is_write_blocked or self._turn_bytes >= TURN_REPLY_BYTES_MAX:
+                # Many may have been woken at once: the rest is read in the next turn, or when the peer has read.
                 self._woken = woken[at:] + self._woken
                 return
             self._serve(read)
@@ -301,12 +316,34 @@ class ReadProcessor:
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
-        if self._woken:
+        self._continue_later()
+
+    def flushed(self) -> None:
+        """Begin the next turn's share: the replies of this turn were sent."""
+        self._turn_bytes = 0
+        if not self._replies.is_write_blocked:
+            self._continue_later()
+
+    def _continue_later(self) -> None:
+        if (self._woken or self._later) and not self._is_continuing:
+            self._is_continuing = True
+            self._loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._is_continuing = False
+        if self._woken and not self._is_closed:
             self._replies.serve_reads_later()
+        while self._later and not self._is_closed and not self._replies.is_write_blocked:
+            if self._turn_bytes >= TURN_REPLY_BYTES_MAX:
+                return  # `flushed` continues.
+            self._read(self._later.popleft())
+            if not self._later:
+                self._replies.review()
 
     # Replies.
 
     def _send(self, command: ReadSegment, data: SegmentData) -> None:
+        self._turn_bytes += sum(map(len, data.data))
         self._replies.send_parts(
             encode_parts(
                 SegmentRead(
@@ -343,6 +380,7 @@ class ReadProcessor:
         """Drop the waiting reads: the connection is lost."""
         self._is_closed = True
         self._woken = []
+        self._later.clear()
         for read in list(self._parked):
             if read.waits is not None:
                 read.waits.remove(read)
