@@ -34,6 +34,10 @@ settings.register_profile(
 # ``--hypothesis-profile=busy``: beside other work, on a machine that may be slow at any moment.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
+# No test fails because the machine is slow. With the variable CI, Hypothesis loads such a profile of its own.
+settings.register_profile("untimed", deadline=None)
+if "CI" not in os.environ:
+    settings.load_profile("untimed")
 
 # A shell's background job ignores SIGINT, and so do all processes that tests start in it: none could be interrupted.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -34,7 +34,8 @@ async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WireService]
 @pytest.fixture
 async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counter[int]]:
     """Count the reads that return data, by turn of the loop."""
-    loop, turn, counts = asyncio.get_running_loop(), 0, Counter[int]()
+    loop, counts = asyncio.get_running_loop(), Counter[int]()
+    turn, handle = 0, loop.call_soon(lambda: None)
     read_cached = SegmentReader.read_cached
 
     def next_turn() -> None:
@@ -59,7 +60,7 @@ async def replies(wire: RawWire, count: int) -> list[int]:
     found = []
     for _ in range(count):
         reply = await wire.expect(SegmentRead)
-        assert bytes(reply.data) == b"x" * LENGTH
+        assert bytes(reply.buffer) == b"x" * LENGTH
         found.append(reply.request_id)
     return found
 
