@@ -7,8 +7,8 @@
 `scrape` is one request of ``/metrics``: time for the client, CPU of the server, and what came. `pages` are pages of
 `--page` entries of the listing of the scope over REST, each by the token of the page before; `groups_pages` are those
 of its reader groups. `appends` are turns of `--seconds` each at full speed with events of 100 bytes, one without and
-one with a scrape each second; `ratio` is the median of bytes per second with scrapes divided by those of the turn
-before.
+one with a scrape each second, in changing order; `ratio` is the median of bytes per second with scrapes divided by
+those of the turn without, `cpu_ratio` that of the server's CPU per byte, which other work on the machine changes less.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import penstock
 from _common import Server, cpu_s, free_port, parser, percentiles_ms, raw_disk, report, server, work_directory
@@ -119,12 +120,10 @@ class Scraper:
         self._url = f"http://127.0.0.1:{port}/metrics"
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self.count = 0
 
     def _run(self) -> None:
         while not self._is_over.is_set():
             get(self._url)
-            self.count += 1
             self._is_over.wait(1.0)
 
     def __enter__(self) -> Scraper:
@@ -136,39 +135,56 @@ class Scraper:
         self._thread.join()
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Bytes per second of one turn, and the server's CPU seconds for each MB."""
+
+    mb_per_s: float
+    cpu_s: float
+
+
 def appends(running: Server, port: int, rounds: int, seconds: float) -> dict[str, object]:
     """Append in turns without and with scrapes."""
     events = [os.urandom(_EVENT_BYTES // 2) + bytes(_EVENT_BYTES // 2) for _ in range(_BATCH)]
-    found: list[tuple[float, float]] = []
+    found: list[tuple[Turn, Turn]] = []
     with penstock.connect(running.uri) as client:
         client.create_stream(f"{_SCOPE}/appends")
         with client.event_writer(f"{_SCOPE}/appends") as writer:
 
-            def turn() -> float:
+            def turn() -> Turn:
                 writer.write_many(events)
                 writer.flush()
-                begin_s, count = time.perf_counter(), 0
+                server_s, begin_s, count = cpu_s(running.pid), time.perf_counter(), 0
                 while time.perf_counter() - begin_s < seconds:
                     writer.write_many(events)
                     count += _BATCH
                 writer.flush()
-                return count * _EVENT_BYTES / (time.perf_counter() - begin_s) / 1e6
+                took_s, megabytes = time.perf_counter() - begin_s, count * _EVENT_BYTES / 1e6
+                return Turn(megabytes / took_s, (cpu_s(running.pid) - server_s) / megabytes)
+
+            def scraped_turn() -> Turn:
+                with Scraper(port):
+                    return turn()
 
             turn()
             for number in range(rounds):
-                without = turn()
-                with Scraper(port) as scraper:
-                    scraped = turn()
-                say(f"round {number}: {without:.1f} MB/s, with {scraper.count} scrapes {scraped:.1f} MB/s")
+                if number % 2:
+                    scraped, without = scraped_turn(), turn()
+                else:
+                    without, scraped = turn(), scraped_turn()
+                say(f"round {number}: {without.mb_per_s:.1f} MB/s, with scrapes {scraped.mb_per_s:.1f} MB/s")
                 found.append((without, scraped))
-    ratios = [scraped / without for without, scraped in found]
+    ratios = [scraped.mb_per_s / without.mb_per_s for without, scraped in found]
     return {
         "rounds": rounds,
-        "without_mb_per_s": [round(without, 1) for without, _ in found],
-        "scraped_mb_per_s": [round(scraped, 1) for _, scraped in found],
+        "without_mb_per_s": [round(without.mb_per_s, 1) for without, _ in found],
+        "scraped_mb_per_s": [round(scraped.mb_per_s, 1) for _, scraped in found],
         "ratio": round(statistics.median(ratios), 3),
         "ratio_lowest": round(min(ratios), 3),
         "ratio_highest": round(max(ratios), 3),
+        "cpu_ratio": round(
+            statistics.median(scraped.cpu_s / max(without.cpu_s, 1e-9) for without, scraped in found), 3
+        ),
     }
 
 
