@@ -16,7 +16,7 @@ import pytest
 
 from penstock.administration import doctor, machine
 from penstock.administration.doctor import examine_machine
-from penstock.cli import server_checks
+from penstock.cli import probe, server_checks
 from penstock.cli.errors import NotReadyError
 from penstock.cli.server_checks import check_health, check_server, findings_of
 from penstock.client.statistics.statistics import ClusterStatistics, ContainerLoad, GroupLag, StoreLoad
@@ -147,6 +147,20 @@ async def test_credentials_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     is_running, found = await check_server(AWAY, 1.0, is_required=False)
     assert is_running
     assert kinds(found) == {FindingKind.CREDENTIALS_REFUSED}
+
+
+async def test_credentials_refused_before_the_last_attempt_has_no_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal is the finding, not that the server did not answer."""
+    attempts = iter([NotReadyError("refused"), TimeoutError()])
+
+    async def ask(*arguments: object) -> None:
+        error = next(attempts)
+        raise error from (AuthenticationError("wrong password") if isinstance(error, NotReadyError) else None)
+
+    monkeypatch.setattr(probe, "_ask", ask)
+    _, found = await check_server(AWAY, 60.0, is_required=True)
+    assert kinds(found) == {FindingKind.CREDENTIALS_REFUSED}
+    assert next(attempts, None) is None
 
 
 def test_findings_of_a_cluster() -> None:

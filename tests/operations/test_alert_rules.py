@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import shutil
-import socket
 import subprocess
 import time
-import urllib.request
-from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +14,14 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock import aio
+from penstock import aio, connect
 from penstock.operations.exposition import exposition
 from penstock.operations.metrics import collect
 from penstock.operations.settings import OperationsSettings
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
+from support.prometheus_server import RULES, PrometheusServer, prometheus_program
 from support.standalone_process import StandaloneProcess
-
-RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "penstock-rules.yml"
 
 
 async def exposed() -> dict[str, set[str]]:
@@ -73,18 +66,6 @@ async def test_rules_name_exposed_metrics_and_labels() -> None:
         assert set(used) <= known, rule["alert"]
 
 
-def prometheus_program(name: str) -> str:
-    """Return the path of ``prometheus`` or ``promtool``; skip the test without them."""
-    script = Path(__file__).parents[1] / "support" / "prometheus.sh"
-    found = subprocess.run([str(script)], capture_output=True, text=True, timeout=120)
-    if found.returncode == 0:
-        return str(Path(found.stdout.strip(), name))
-    path = shutil.which(name)
-    if path is None:
-        pytest.skip(f"needs {name} (Debian: apt-get install prometheus)")
-    return path
-
-
 def test_promtool_accepts_the_rules_and_each_alert_fires() -> None:
     promtool = prometheus_program("promtool")
     for command in (["check", "rules", "penstock-rules.yml"], ["test", "rules", "penstock-rules-test.yml"]):
@@ -101,55 +82,44 @@ def test_each_alert_has_a_unit_test() -> None:
 
 @pytest.mark.e2e
 def test_prometheus_scrapes_a_server_and_evaluates_every_rule(tmp_path: Path) -> None:
-    program = prometheus_program("prometheus")
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with StandaloneProcess(tmp_path, "--metrics-port", "0") as server:
-        configuration = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(RULES)],
-            "scrape_configs": [
-                {
-                    "job_name": "penstock",
-                    "static_configs": [{"targets": [f"127.0.0.1:{server.ready['metrics_port']}"]}],
-                }
-            ],
-        }
-        file = tmp_path / "prometheus.yml"
-        file.write_text(yaml.safe_dump(configuration))
-        with open(tmp_path / "prometheus.log", "wb") as log, subprocess.Popen(
-            [program, f"--config.file={file}", f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-             f"--web.listen-address=127.0.0.1:{port}"],
-            stdout=log, stderr=log,
-        ) as prometheus:  # fmt: skip
-            try:
-                wait_for(port, "query?query=up==1", lambda found: found["result"])
-                wait_for(port, "rules", lambda found: all(
-                    rule["health"] == "ok" for group in found["groups"] for rule in group["rules"]
-                ))  # fmt: skip
-                running = wait_for(port, "query?query=sum(penstock_container_state%7Bstate=%22running%22%7D)",
-                                   lambda found: found["result"])  # fmt: skip
-                assert running["result"][0]["value"][1] == "4"
-                server.kill9()
-                wait_for(port, "alerts", lambda found: any(
-                    alert["labels"]["alertname"] == "PenstockServerDown" for alert in found["alerts"]
-                ))  # fmt: skip
-            finally:
-                prometheus.terminate()
+    with (
+        StandaloneProcess(tmp_path, "--metrics-port", "0") as server,
+        PrometheusServer(tmp_path, int(str(server.ready["metrics_port"]))) as prometheus,
+    ):
+        assert prometheus.value("up") == 1
+        prometheus.wait_for("rules", are_all_evaluated)
+        assert prometheus.value('sum(penstock_container_state{state="running"})') == 4
+        server.kill9()
+        prometheus.wait_for("alerts", lambda found: any(
+            alert["labels"]["alertname"] == "PenstockServerDown" for alert in found["alerts"]
+        ))  # fmt: skip
 
 
-def wait_for(port: int, path: str, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Ask Prometheus until the answer fulfils a condition, and return it; at most 120 s."""
-    deadline_s = time.monotonic() + 120
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=30) as reply:
-                found: dict[str, Any] = json.load(reply)["data"]
-            if holds(found):
-                return found
-            last: object = found
-        except OSError as error:
-            last = error
-        assert time.monotonic() < deadline_s, f"{path}: {last}"
-        time.sleep(0.2)
+def are_all_evaluated(found: dict[str, Any]) -> bool:
+    """Return whether each rule was evaluated without an error."""
+    return all(rule["health"] == "ok" for group in found["groups"] for rule in group["rules"])
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_two_minutes_of_scrapes_under_load(tmp_path: Path) -> None:
+    """Each scrape succeeds, no rule fails, and no alert fires."""
+    with StandaloneProcess(tmp_path, "--metrics-port", "0") as server, connect(server.uri) as client:
+        client.create_stream("shop/orders")
+        with (
+            PrometheusServer(tmp_path, int(str(server.ready["metrics_port"])), interval_s=2) as prometheus,
+            client.event_writer("shop/orders") as writer,
+        ):
+            begun_s, written = time.monotonic(), 0
+            while time.monotonic() < begun_s + 120:
+                writer.write_many([b"x" * 100] * 1000)
+                writer.flush()
+                written += 1000
+                time.sleep(0.01)
+            # The first scrape may be before the server's first events.
+            assert prometheus.value("min_over_time(up[110s])") == 1
+            assert prometheus.value("count_over_time(up[110s])") > 40
+            prometheus.wait_for("rules", are_all_evaluated)
+            prometheus.wait_until_value('sum(penstock_stream_append_events_total{stream="orders"})', written)
+            assert prometheus.firing() == set()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from operations.test_alert_rules import exposed, prometheus_program
+from operations.test_alert_rules import exposed
 from penstock_tools.generate_dashboards import DASHBOARDS, FOLDER, Dashboard, dashboard_json, expressions, texts
+from support.prometheus_server import prometheus_program
 
 #: Labels that Prometheus adds.
 ADDED = {"job", "instance", "le"}

@@ -141,10 +141,13 @@ async def test_health_and_metrics_are_served_while_the_server_starts(monkeypatch
     assert (await ask(server, "/live"))[0] == 200
     status, text = await ask(server, "/ready")
     assert (status, text) == (503, "not ready\ncontroller: starting\nstores: starting\n")
-    assert ("penstock_process_resident_memory_bytes", ()) in await samples(server)
+    found = await samples(server)
+    assert ("penstock_process_resident_memory_bytes", ()) in found
+    assert found["penstock_ready", ()] == 0
     may_go_on.set()
     await start
     assert (await ask(server, "/ready"))[0] == 200
+    assert (await samples(server))["penstock_ready", ()] == 1
     await server.stop()
 
 

@@ -93,7 +93,8 @@ async def _repeated(what: str, timeout_s: float, ask: _Ask) -> Readiness:
             # What was found before says more than that the last attempt had no time left.
             if last is None:
                 raise NotReadyError(f"{what} is not ready: no answer within {timeout_s:g} s") from error
-            raise last from error
+            # The cause stays that of the reason, by which callers distinguish refusals.
+            raise last from last.__cause__
         if loop.time() + _PAUSE_S >= end_s:
             raise last
         await asyncio.sleep(_PAUSE_S)

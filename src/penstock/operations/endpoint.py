@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from penstock.operations.exposition import CONTENT_TYPE, exposition
 from penstock.operations.health import Health, HealthSource
 from penstock.operations.http_server import HttpReply, HttpServer
-from penstock.operations.metrics import Collector, collect
+from penstock.operations.metrics import Collector, Metrics, collect
 from penstock.operations.settings import OperationsSettings
 from penstock.runtime.work import BlockingWork
 
@@ -43,7 +43,7 @@ class OperationsEndpoint:
         work: BlockingWork,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.collectors: list[Collector] = []
+        self.collectors: list[Collector] = [self._collect_ready]
         self._health = health
         self._work = work
         self._scrape = asyncio.Lock()
@@ -96,6 +96,12 @@ class OperationsEndpoint:
 
     async def _liveness(self, query: str) -> HttpReply:
         return _json(True)
+
+    def _collect_ready(self, metrics: Metrics) -> None:
+        metrics.gauge(
+            "ready", "Whether the process does all of its work, as /ready says: 0 while it starts or recovers.",
+            int(self._health().is_ready),
+        )  # fmt: skip
 
     async def _metrics(self, query: str) -> HttpReply:
         # One text at a time: scrapers that arrive together must not add up.

@@ -1,0 +1,406 @@
+"""Each alert is fired by a real fault of a real server that a real Prometheus scrapes; ``penstock doctor`` reports it.
+
+Times of the rules are seconds instead of minutes here, and three limits are lower (`fast_rules`). The expressions, the
+metrics and the server are the real ones. `FAULTS` lists which fault fires which alert.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+import grpc
+import pytest
+
+from penstock import Scaling, connect
+from penstock.rpc import controller_pb2 as pb
+from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+from support.command_line import run_command
+from support.prometheus_server import PrometheusServer, alert_rules, fast_rules, free_port
+from support.standalone_process import StandaloneProcess, child_environment
+
+#: Alert -> the test here whose fault fires it, or why there is none.
+FAULTS = {
+    "PenstockServerDown": "test_a_suspended_server",
+    "PenstockContainerOffline": "test_a_disabled_log",
+    "PenstockNotReady": "test_a_start_without_long_term_storage",
+    "PenstockContainerStarting": "a container starts for 10 min only with a log of many GB: test_alert_rules.py has it",
+    "PenstockWritesBlocked": "test_little_space",
+    "PenstockStorageAway": "test_long_term_storage_is_away",
+    "PenstockBacklogGrows": "test_long_term_storage_is_away",
+    "PenstockAppendsHeld": "test_a_stream_that_long_term_storage_does_not_accept",
+    "PenstockAppendSlow": "test_a_suspended_server",
+    "PenstockSyncSlow": "test_a_suspended_server",
+    "PenstockLoopLag": "test_a_suspended_server",
+    "PenstockLogLong": "test_a_stream_that_long_term_storage_does_not_accept",
+    "PenstockCacheFull": "test_long_term_storage_is_away",
+    "PenstockRpcErrors": "test_a_disabled_log",
+    "PenstockConnectionsRefused": "test_groups_that_do_not_read_and_too_many_connections",
+    "PenstockAuthFailures": "test_wrong_credentials",
+    "PenstockWorkGivenUp": "work is given up only after damage of the controller's tables: test_alert_rules.py has it",
+    "PenstockStorageErrors": "test_a_stream_that_long_term_storage_does_not_accept",
+    "PenstockGroupLagHigh": "test_groups_that_do_not_read_and_too_many_connections",
+    "PenstockGroupStuck": "test_groups_that_do_not_read_and_too_many_connections",
+    "PenstockGroupWithoutReaders": "test_groups_that_do_not_read_and_too_many_connections",
+}
+STREAM = "shop/orders"
+BLOCK = os.urandom(256 * 1024)
+MIB = 1024 * 1024
+#: A cache and a log that are soon full.
+SMALL = """
+[segment_store]
+container_count = 1
+[segment_store.cache]
+bytes_max = 67_108_864
+[segment_store.container]
+flush_bytes = 1_048_576
+flush_age_s = 1.0
+checkpoint_log_bytes = 1_048_576
+log_bytes_max = 8_388_608
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that run in this process take every PENSTOCK variable for a setting."""
+    monkeypatch.delenv("PENSTOCK_TEST_PROFILE", raising=False)
+
+
+def with_fault(alert: str) -> bool:
+    return FAULTS[alert].startswith("test_")
+
+
+def test_each_alert_is_fired_by_a_test_of_this_module() -> None:
+    """The table above is complete, and each test names the alerts that it is said to fire."""
+    assert set(FAULTS) == {rule["alert"] for rule in alert_rules()}
+    module = sys.modules[__name__]
+    for alert in filter(with_fault, FAULTS):
+        assert f'"{alert}"' in inspect.getsource(getattr(module, FAULTS[alert])), alert
+
+
+def settings_file(directory: Path, text: str) -> str:
+    file = directory / "penstock.toml"
+    file.write_text(text)
+    return str(file)
+
+
+def findings(server: StandaloneProcess, *arguments: str) -> set[str]:
+    """Return the findings of the doctor about a running server."""
+    ran = run_command("doctor", "--json", "--uri", server.uri, "--timeout", "60s", *arguments)
+    return {each["id"] for each in cast("list[dict[str, str]]", ran.json["findings"])}
+
+
+def health(server: StandaloneProcess) -> tuple[str, str]:
+    return "--health", f"127.0.0.1:{server.ready['metrics_port']}"
+
+
+@contextmanager
+def scraped(
+    directory: Path, *options: str, interval_s: int = 1, segment_stores: int = 1
+) -> Iterator[tuple[StandaloneProcess, PrometheusServer]]:
+    """A running server, and a Prometheus that scrapes it."""
+    with StandaloneProcess(directory, "--metrics-port", "0", *options, segment_stores=segment_stores) as server:
+        port = int(str(server.ready["metrics_port"]))
+        with PrometheusServer(directory, port, rules=fast_rules(), interval_s=interval_s) as prometheus:
+            assert prometheus.value("up") == 1
+            yield server, prometheus
+
+
+class Load:
+    """Appends blocks of 256 KiB, at most one in `pause_s`, until the end; appends that wait are awaited there."""
+
+    def __init__(self, uri: str, pause_s: float) -> None:
+        self._uri = uri
+        self._pause_s = pause_s
+        self._is_over = threading.Event()
+        self._runs = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def wait_until_it_runs(self) -> None:
+        """Wait for the first write."""
+        assert self._runs.wait(120)
+
+    def _run(self) -> None:
+        with connect(self._uri) as client, client.event_writer(STREAM) as writer:
+            for number in itertools.count():
+                if self._is_over.wait(self._pause_s):
+                    return
+                writer.write(BLOCK, routing_key=str(number))
+                self._runs.set()
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join(120)
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_long_term_storage_is_away(tmp_path: Path) -> None:
+    """Its directory disappears under load: bytes stay in the log and the cache."""
+    storage, away = tmp_path / "storage", tmp_path / "away"
+    storage.mkdir()
+    config = settings_file(tmp_path, SMALL)
+    with scraped(tmp_path, "--config", config, "--tier2", str(storage)) as (server, prometheus):
+        with connect(server.uri) as client:
+            client.create_stream(STREAM, scaling=Scaling.fixed(16))
+        with Load(server.uri, 0.02):
+            storage.rename(away)
+            try:
+                prometheus.wait_until_each_has_fired("PenstockStorageAway", "PenstockBacklogGrows", "PenstockCacheFull")
+                assert "storage-unavailable" in findings(server)
+            finally:
+                # The end of the load waits for appends that wait for room.
+                away.rename(storage)
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_stream_that_long_term_storage_does_not_accept(tmp_path: Path) -> None:
+    """A file is where the directory of its chunks belongs: other streams are flushed, this one keeps the log long."""
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    config = settings_file(tmp_path, SMALL)
+    with scraped(tmp_path, "--config", config, "--tier2", str(storage)) as (server, prometheus):
+        (storage / "shop").mkdir()
+        (storage / STREAM).touch()
+        with connect(server.uri) as client:
+            client.create_stream(STREAM)
+        with Load(server.uri, 0.1):
+            try:
+                prometheus.wait_until_each_has_fired("PenstockStorageErrors", "PenstockLogLong", "PenstockAppendsHeld")
+                assert {"log-long", "appends-held"} <= findings(server)
+            finally:
+                (storage / STREAM).unlink()
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_disabled_log(tmp_path: Path) -> None:
+    """The container of the log stays offline: calls about what is in it fail."""
+    server = StandaloneProcess(tmp_path, "--metrics-port", "0")
+    with server:
+        with connect(server.uri) as client:
+            client.create_scope("shop")
+        server.stop()
+        assert run_command("log", "disable", "1", "--data-dir", str(server.data_dir)).code == 0
+        server.start()
+        port = int(str(server.ready["metrics_port"]))
+        with PrometheusServer(tmp_path, port, rules=fast_rules()) as prometheus, Callers(server.uri, 8):
+            prometheus.wait_until_each_has_fired("PenstockContainerOffline", "PenstockRpcErrors")
+            assert "container-offline" in findings(server)
+
+
+class Callers:
+    """Create streams, `count` at a time, whatever the answers are."""
+
+    def __init__(self, uri: str, count: int) -> None:
+        self._address = uri.partition("://")[2]
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(count)]
+
+    def _run(self, caller: int) -> None:
+        with grpc.insecure_channel(self._address) as channel:
+            stub = ControllerServiceStub(channel)
+            number = 0
+            while not self._is_over.wait(0.05):
+                number += 1
+                stream = pb.StreamInfo(scope="shop", stream=f"s{caller}-{number}")
+                policy = pb.ScalingPolicy(scaleType=pb.ScalingPolicy.FIXED_NUM_SEGMENTS, minNumSegments=1)
+                with suppress(grpc.RpcError):
+                    stub.createStream(pb.StreamConfig(streamInfo=stream, scalingPolicy=policy), timeout=120)
+
+    def __enter__(self) -> Callers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join(130)
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_start_without_long_term_storage(tmp_path: Path) -> None:
+    """Its directory is not mounted: the server waits for it, and the port of metrics answers."""
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    with StandaloneProcess(tmp_path, "--tier2", str(storage)) as server:
+        server.stop()
+    storage.rename(tmp_path / "away")
+    port = free_port()
+    server = StandaloneProcess(tmp_path, "--metrics-port", str(port), "--tier2", str(storage))
+    server.spawn()
+    try:
+        with PrometheusServer(tmp_path, port, rules=fast_rules()) as prometheus:
+            prometheus.wait_until_each_has_fired("PenstockNotReady")
+    finally:
+        server.kill9()
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_little_space(tmp_path: Path) -> None:
+    """Another program fills the file system of the log."""
+    found = os.statvfs(tmp_path)
+    free_bytes = found.f_bavail * found.f_frsize
+    if free_bytes < 3072 * MIB:
+        pytest.skip("needs 3 GiB of free space")
+    config = settings_file(
+        tmp_path,
+        f"""
+[segment_store.container.space]
+log_free_bytes_min = {free_bytes - 1024 * MIB}
+log_free_percent_max = 100
+""",
+    )
+    with scraped(tmp_path, "--config", config) as (server, prometheus):
+        assert "writes-blocked" not in findings(server, *health(server))
+        with open(tmp_path / "other", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 2048 * MIB)
+        prometheus.wait_until_each_has_fired("PenstockWritesBlocked")
+        assert "writes-blocked" in findings(server, *health(server))
+        (tmp_path / "other").unlink()
+        prometheus.wait_until_value("penstock_writes_blocked", 0)
+        # Less than twice the limit is free.
+        assert "space-short" in findings(server, "--config", config, "--data-dir", str(server.data_dir))
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_suspended_server(tmp_path: Path) -> None:
+    """The process stands still again and again, as on a machine that swaps, and at last for good."""
+    with scraped(tmp_path, interval_s=4) as (server, prometheus):
+        with connect(server.uri) as client:
+            client.create_stream(STREAM)
+
+        def suspend() -> None:
+            os.kill(server.pid, signal.SIGSTOP)
+            time.sleep(2.0)
+            os.kill(server.pid, signal.SIGCONT)
+            time.sleep(2.0)
+
+        with Load(server.uri, 0.02) as load:
+            load.wait_until_it_runs()
+            prometheus.wait_until_each_has_fired(
+                "PenstockAppendSlow", "PenstockSyncSlow", "PenstockLoopLag", meanwhile=suspend
+            )
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            prometheus.wait_until_each_has_fired("PenstockServerDown")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_groups_that_do_not_read_and_too_many_connections(tmp_path: Path) -> None:
+    """A group without readers, one whose reader hangs, and a program that opens connection after connection."""
+    config = settings_file(
+        tmp_path,
+        """
+[segment_store.connection]
+connections_max = 40
+""",
+    )
+    with scraped(tmp_path, "--config", config) as (server, prometheus), connect(server.uri) as client:
+        client.create_stream(STREAM)
+        with (
+            client.reader_group("shop/nobody", [STREAM]),
+            client.reader_group("shop/hangs", [STREAM]) as group,
+            group.reader("one"),
+            Load(server.uri, 0.5),
+            ExitStack() as sockets,
+        ):
+
+            def connect_again() -> None:
+                for _ in range(10):
+                    sockets.enter_context(socket.create_connection(("127.0.0.1", server.segment_store_port)))
+
+            prometheus.wait_until_each_has_fired(
+                "PenstockGroupWithoutReaders", "PenstockGroupLagHigh", "PenstockGroupStuck"
+            )
+            assert "group-stuck" in findings(server)
+            prometheus.wait_until_each_has_fired("PenstockConnectionsRefused", meanwhile=connect_again)
+            sockets.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_wrong_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody guesses passwords; the doctor has a wrong one, too. The audit log is on a full device."""
+    config = settings_file(
+        tmp_path,
+        """
+[audit]
+file = "/dev/full"
+""",
+    )
+    with scraped(tmp_path, "--secure", "--config", config) as (server, prometheus):
+        authority = server.data_dir / "security" / "ca.crt"
+        uri = f"tls://localhost:{server.controller_port}"
+        credentials = grpc.ssl_channel_credentials(authority.read_bytes())
+        with grpc.secure_channel(f"localhost:{server.controller_port}", credentials) as channel:
+            stub = ControllerServiceStub(channel)
+
+            def guess() -> None:
+                for _ in range(5):
+                    with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+                        stub.createScope(
+                            pb.ScopeInfo(scope="shop"), timeout=60, metadata=(("authorization", "Basic Zzpn"),)
+                        )
+
+            prometheus.wait_until_each_has_fired("PenstockAuthFailures", meanwhile=guess)
+        monkeypatch.setenv("PENSTOCK_CA", str(authority))
+        monkeypatch.setenv("PENSTOCK_USER", "admin")
+        monkeypatch.setenv("PENSTOCK_PASSWORD", "guessed-wrong")
+        ran = run_command("doctor", "--json", "--uri", uri, "--timeout", "60s", *health(server))
+        found = {each["id"] for each in cast("list[dict[str, str]]", ran.json["findings"])}
+        assert {"credentials-refused", "audit-failing"} <= found
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_suspended_segment_store(tmp_path: Path) -> None:
+    """The doctor reports it."""
+    with StandaloneProcess(tmp_path, segment_stores=2) as server:
+        stores = cast("list[dict[str, int]]", server.ready["segment_stores"])
+        os.kill(stores[1]["pid"], signal.SIGSTOP)
+        ran = run_command("doctor", "--json", "--uri", server.uri, "--timeout", "5s")
+        assert "store-down" in {each["id"] for each in cast("list[dict[str, str]]", ran.json["findings"])}
+
+
+def test_few_file_descriptors(tmp_path: Path) -> None:
+    """The doctor runs with a low limit of the system."""
+    command = [sys.executable, "-m", "penstock", "doctor", "--json", "--data-dir", str(tmp_path / "new")]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env=child_environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300)),
+    )  # fmt: skip
+    assert '"descriptors-few"' in ran.stdout, ran
