@@ -348,7 +348,9 @@ class _Salvage:
                     continue
                 if not unfit:
                     await inspection.open_tables()
-                    for name in salvage.forgotten_names | lost:
+                    # Without the records after the loss, those of a name are of its earlier, deleted segment.
+                    freed = set() if plan.keeps_system else gone
+                    for name in (salvage.forgotten_names | lost) - freed:
                         if await inspection.is_stored(name):
                             raise CorruptionError(name, 0, "it is in long-term storage but not in the log")
                     if inspection.index_problem is not None:

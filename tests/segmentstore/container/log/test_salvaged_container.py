@@ -17,7 +17,14 @@ from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.frames import RecordReader
-from penstock.segmentstore.container.log.operations import Checkpoint, Delete, Operation, UpdatePinned, decode_operation
+from penstock.segmentstore.container.log.operations import (
+    Checkpoint,
+    Create,
+    Delete,
+    Operation,
+    UpdatePinned,
+    decode_operation,
+)
 from penstock.segmentstore.container.log.salvage_report import SalvageReport
 from penstock.segmentstore.container.metadata import decode_snapshot
 from penstock.segmentstore.container.opening import ContainerOpening
@@ -319,5 +326,39 @@ async def test_a_segment_that_was_created_again_after_a_lost_deletion_has_nothin
         assert await read_all(container, container.segment(name)) == b"later and more"
         assert await read_all(container, container.segment(other)) == b"earlier" * 100
         await container.flush()
+    assert not any(segment.damage for segment in container.state.metadata.by_id.values())
+    await container.stop()
+
+
+async def test_a_segment_whose_creation_under_an_earlier_name_is_lost_is_reported_and_the_name_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, chunks, _, container = await new_store(5, monkeypatch)
+    name = "scope/stream/0.#epoch.0"
+    await container.create(name)
+    await append(container, name, b"earlier" * 100)
+    await container.flush()
+    await container.delete(name)
+    await container.create(name)
+    await append(container, name, b"later")
+    container.checkpoints.write()
+    await append(container, name, b" and more")
+    await container.stop()
+    frames = operations_by_frame(disk)
+    last = max(
+        number for number, (_, operations) in enumerate(frames) if any(isinstance(each, Create) for each in operations)
+    )
+    for path, data in disk.files().items():
+        if path.startswith(f"{PATH}/log-") and (at := data.find(frames[last][0])) >= 0:
+            disk.flip(path, at + len(frames[last][0]) // 2, bit=3)
+    report = await salvage(disk, chunks, 5)
+    assert [(loss.name, loss.is_whole) for loss in report.segments.values()] == [(name, True)]
+    container = await started(disk, chunks, 500)
+    assert name not in container.state.metadata.by_name
+    await container.flush()
+    await container.create(name)
+    await append(container, name, b"new")
+    await container.flush()
+    assert await read_all(container, container.segment(name)) == b"new"
     assert not any(segment.damage for segment in container.state.metadata.by_id.values())
     await container.stop()
