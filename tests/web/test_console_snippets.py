@@ -119,7 +119,7 @@ async def test_a_filter_is_saved_used_replaced_and_removed(pages: httpx.AsyncCli
 
 
 def test_a_cookie_holds_the_latest_filters_and_a_damaged_one_none() -> None:
-    many = [SavedFilter("a/b", f"n{number}", {"where": "x" * 60}) for number in range(40)]
+    many = [SavedFilter("a/b", f"n{number}", {"where": "x" * 300}) for number in range(40)]
     text = cookie_of(many)
     assert len(f"{COOKIE}={text}") < 3600
     assert filters_in(text)[-1] == many[-1]
