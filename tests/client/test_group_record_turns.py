@@ -162,6 +162,35 @@ def test_a_late_reply_does_not_replace_a_later_record() -> None:
     run(scenario)
 
 
+def test_changes_that_lose_races_are_not_overtaken() -> None:
+    """Otherwise one client would race against itself, the more the longer the races last."""
+
+    async def scenario(client: Client, record: GroupRecord) -> None:
+        under_way = under_way_max = lost = 0
+
+        def make(put: Put) -> Put:
+            async def losing(table: str, updates: Sequence[TableUpdate]) -> Sequence[int]:
+                nonlocal under_way, under_way_max, lost
+                under_way += 1
+                under_way_max = max(under_way, under_way_max)
+                try:
+                    await asyncio.sleep(0.4)
+                    if is_change(updates) and lost < 8:
+                        lost += 1
+                        raise TableKeyVersionError(table, key=b"state", expected=1, actual=2)
+                    return await put(table, updates)
+                finally:
+                    under_way -= 1
+
+            return losing
+
+        replace_put(client, make)
+        await asyncio.gather(*(join(record, name) for name in "abcd"))
+        assert (lost, under_way_max) == (8, 1)
+
+    run(scenario)
+
+
 def test_changes_that_overtake_each_other_in_a_slow_store_are_all_made() -> None:
     """Each request takes several times as long as a change waits for another one, and replies come in any sequence."""
 

@@ -40,9 +40,10 @@ _REVISION_KEY = b"revision"
 #: The longest pause after the first lost race; it doubles after each further one.
 _UPDATE_PAUSE_MAX_S = 0.02
 _UPDATE_PAUSE_S_LIMIT = 1.0
-#: After this time a change no longer waits for the request of another one: both are then under way, and one of them
-#: finds that the record has changed.
+#: After this time without a reply, or after a multiple of the last reply's time, a change no longer waits for the
+#: request of another one: both are then under way, and one of them finds that the record has changed.
 _TURN_WAIT_S = 1.0
+_TURN_WAIT_REPLIES = 3
 #: One request of a poll may take this share of the group's `reader_timeout_s`, or this many seconds if that is more.
 _ATTEMPT_SHARE = 0.25
 _ATTEMPT_S_MIN = 1.0
@@ -93,6 +94,9 @@ class GroupRecord:
         self._heartbeats = GroupHeartbeats(cluster, self._table)
         self._changes: list[_Change] = []
         self._turn = asyncio.Lock()
+        # Of the last change of the record that was answered: when its reply came, and how long it took.
+        self._replied_s = float("-inf")
+        self._reply_s = 0.0
         self._poll_turn = asyncio.Lock()
         self._attempt_s = float("inf")  # Until the first poll.
 
@@ -164,10 +168,11 @@ class GroupRecord:
         try:
             with self._bounded("update") as deadline:
                 turn = await self._take_turn(change, deadline)
-                try:
-                    await self._make_changes(change, deadline)
-                finally:
-                    turn.release()
+                if turn is not None:
+                    try:
+                        await self._make_changes(change, deadline)
+                    finally:
+                        turn.release()
         finally:
             if change in self._changes:
                 self._changes.remove(change)
@@ -201,17 +206,24 @@ class GroupRecord:
             f"{deadline.what}: no answer in the {deadline.limit_s:g} s that it may take ({deadline.limit_name})"
         )
 
-    async def _take_turn(self, change: _Change, deadline: Deadline) -> asyncio.Lock:
-        """Return the lock of those that write the record, acquired. A request that hangs does not keep it for long."""
+    async def _take_turn(self, change: _Change, deadline: Deadline) -> asyncio.Lock | None:
+        """Return the lock of those that write the record, acquired; None: the change was made meanwhile.
+
+        A request that hangs does not keep the lock for long.
+        """
+        loop = asyncio.get_running_loop()
         while True:
-            turn = self._turn
+            turn, begun_s = self._turn, loop.time()
             try:
-                async with asyncio.timeout(deadline.bounded_s(_TURN_WAIT_S)):
+                async with asyncio.timeout(deadline.bounded_s(max(_TURN_WAIT_S, _TURN_WAIT_REPLIES * self._reply_s))):
                     await turn.acquire()
             except TimeoutError:
-                if not change.is_made() and not deadline.left_s():
+                if change.is_made():
+                    return None
+                if not deadline.left_s():
                     raise self._unanswered(deadline) from None
-                if turn is self._turn:
+                # Its holder waits for a reply, and does not only lose races.
+                if turn is self._turn and self._replied_s < begun_s:
                     self._turn = asyncio.Lock()
                 continue
             if turn is self._turn:
@@ -239,9 +251,13 @@ class GroupRecord:
                 changed = before
             else:
                 changed = msgspec.structs.replace(changed, revision=before.revision + 1)
+                sent_s = asyncio.get_running_loop().time()
                 try:
                     await self._put(changed, version)
+                    self._note_reply(sent_s)
                 except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError) as error:
+                    if not isinstance(error, OutcomeUnknownError):
+                        self._note_reply(sent_s)
                     if mine.is_made():
                         return  # Made by a change that overtook this one.
                     # A lost race or a lost reply. Repeating the steps is harmless. The pause grows with contention.
@@ -257,6 +273,10 @@ class GroupRecord:
         raise MetadataConflictError(
             f"reader group {self.scope}/{self.name}: {attempt_count_max} updates in a row conflicted with other readers"
         )
+
+    def _note_reply(self, sent_s: float) -> None:
+        self._replied_s = asyncio.get_running_loop().time()
+        self._reply_s = self._replied_s - sent_s
 
     async def _pause(self, pause_s: float, deadline: Deadline, error: PenstockError) -> None:
         """Wait before the next attempt. Raises if there is no time for one: it would fail, whatever the store does."""
