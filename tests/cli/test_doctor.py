@@ -149,6 +149,21 @@ async def test_credentials_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kinds(found) == {FindingKind.CREDENTIALS_REFUSED}
 
 
+async def test_storage_unavailable_while_the_probe_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe of a segment waits for long-term storage; the server's statistics tell why."""
+
+    async def wait(uri: str, timeout_s: float) -> None:
+        raise NotReadyError(f"{uri} is not ready: no answer within {timeout_s:g} s") from TimeoutError()
+
+    monkeypatch.setattr(server_checks, "probe", wait)
+    with memory_server() as server:
+        problem = Finding(FindingKind.STORAGE_UNAVAILABLE, "the mount is away")
+        monkeypatch.setattr(server_checks, "findings_of", lambda statistics: iter([problem]))
+        is_running, found = await check_server(server.uri, 30.0, is_required=True)
+    assert is_running
+    assert found.findings == (problem,)
+
+
 async def test_credentials_refused_before_the_last_attempt_has_no_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal is the finding, not that the server did not answer."""
     attempts = iter([NotReadyError("refused"), TimeoutError()])

@@ -169,6 +169,7 @@ def test_long_term_storage_is_away(tmp_path: Path) -> None:
             storage.rename(away)
             try:
                 prometheus.wait_until_each_has_fired("PenstockStorageAway", "PenstockBacklogGrows", "PenstockCacheFull")
+                assert "storage-unavailable" in findings(server)
             finally:
                 # The end of the load waits for appends that wait for room.
                 away.rename(storage)

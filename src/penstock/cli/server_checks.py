@@ -45,24 +45,33 @@ async def check_server(uri: str, timeout_s: float, *, is_required: bool) -> tupl
         cause = error.__cause__
         if isinstance(cause, AccessError):
             return True, Measurement((Finding(FindingKind.CREDENTIALS_REFUSED, str(error)),))
+        # A probe that got no answer may wait for long-term storage that is away. Statistics do not need it.
+        if isinstance(cause, TimeoutError):
+            found = await _statistics_of(uri, timeout_s)
+            if any(each.kind is not FindingKind.STORE_DOWN for each in found.findings):
+                return True, found
         if not isinstance(cause, _ANSWERED):
             if is_required:
                 return False, Measurement((Finding(FindingKind.CONTROLLER_UNREACHABLE, str(error)),))
             return False, Measurement(facts=(f"no server answers at {uri}: examined as a stopped one",))
         if isinstance(cause, StorageFullError):
             findings.append(Finding(FindingKind.WRITES_BLOCKED, str(cause)))
+    found = await _statistics_of(uri, timeout_s)
+    return True, Measurement((*findings, *found.findings), (*facts, *found.facts))
+
+
+async def _statistics_of(uri: str, timeout_s: float) -> Measurement:
+    """Return what a cluster reports of itself; STORE_DOWN if it reports nothing."""
     settings = ClientSettings(request_timeout_s=timeout_s, controller_request_timeout_s=timeout_s)
     try:
         async with connect(uri, settings) as client:
             statistics = await client.statistics(groups="all")
-        findings += findings_of(statistics)
-        facts.append(
-            f"{len(statistics.containers)} of {statistics.container_count} containers run on "
-            f"{len(statistics.stores)} segment stores; {len(statistics.groups)} reader groups"
-        )
     except PenstockError as error:
-        findings.append(Finding(FindingKind.STORE_DOWN, f"statistics of {uri}: {error}"))
-    return True, Measurement(tuple(findings), tuple(facts))
+        return Measurement((Finding(FindingKind.STORE_DOWN, f"statistics of {uri}: {error}"),))
+    return Measurement(tuple(findings_of(statistics)), (
+        f"{len(statistics.containers)} of {statistics.container_count} containers run on "
+        f"{len(statistics.stores)} segment stores; {len(statistics.groups)} reader groups",
+    ))  # fmt: skip
 
 
 def findings_of(statistics: ClusterStatistics) -> Iterator[Finding]:
