@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import grpc
 import pytest
 
 from penstock import aio
+from penstock.cli.command_audit import audited
 from penstock.controller.grpc.call_audit import NOT_CHANGES, CallAudit
 from penstock.controller.grpc.table import access_table
 from penstock.model.errors import ControllerUnavailableError
@@ -20,6 +23,7 @@ from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.security import audit_log
 from penstock.security.audit_log import AuditEntry, AuditLog, AuditSettings, latest_lines
 from penstock.security.errors import AuditLogError
+from penstock.server.settings import StandaloneSettings
 from penstock.wire.commands import AuthTokenCheckFailed, GetStreamSegmentInfo
 from support.command_line import run_command
 from support.containers import until
@@ -268,3 +272,65 @@ def test_changes_of_accounts_are_recorded(tmp_path: Path) -> None:
     assert [line["call"] for line in found] == ["user add", "user grant", "user revoke", "user passwd", "user remove"]
     assert found[0]["change"] == {"entries": ["prn::*,READ"]}
     assert "secret" not in (directory / "audit.jsonl").read_text()
+
+
+def _settings_with_audit(tmp_path: Path, on_failure: str = "continue") -> StandaloneSettings:
+    return StandaloneSettings(
+        data_dir=str(tmp_path / "data"), audit=AuditSettings(file=str(tmp_path / "a.jsonl"), on_failure=on_failure)
+    )
+
+
+def test_a_command_is_recorded_with_the_system_user_and_its_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user is that of the process. Variables of the environment can name anybody."""
+    monkeypatch.setenv("LOGNAME", "somebody")
+    settings = _settings_with_audit(tmp_path)
+    with audited(settings, "log disable", "log:3", data_dir="d") as audit:
+        audit.changes["more"] = 1
+    with pytest.raises(AuditLogError, match="broken"), audited(settings, "log enable", "log:3"):
+        raise AuditLogError("broken")
+    with pytest.raises(KeyboardInterrupt), audited(settings, "log salvage", "log:3"):
+        raise KeyboardInterrupt
+    with audited(settings, "log salvage", "log:3", is_dry_run=True):
+        pass
+    found = lines(tmp_path / "a.jsonl")
+    user = f"system user {pwd.getpwuid(os.getuid()).pw_name}"
+    assert [(each["call"], each["outcome"], each["principal"]) for each in found] == [
+        ("log disable", "done", user), ("log enable", "failed", user), ("log salvage", "failed", user),
+    ]  # fmt: skip
+    assert found[0]["change"] == {"data_dir": "d", "more": 1}
+    assert found[1]["detail"] == "AuditLogError: broken"
+
+
+def test_a_command_is_refused_before_it_changes_anything_if_the_settings_demand_an_entry(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").mkdir()
+    changed = []
+    refusing, continuing = (_settings_with_audit(tmp_path, each) for each in ("refuse", "continue"))
+    with (
+        pytest.raises(AuditLogError, match="nothing was changed"),
+        audited(refusing, "log disable", "log:3"),
+    ):
+        changed.append(1)
+    assert not changed
+    with (
+        pytest.raises(AuditLogError, match="the change is made"),
+        audited(continuing, "log disable", "log:3"),
+    ):
+        changed.append(1)
+    assert changed
+
+
+def test_commands_for_logs_are_recorded_in_the_audit_log_of_the_server(tmp_path: Path) -> None:
+    """Also those that fail. Without such a file, as here before it is made, nothing is recorded."""
+    data_dir = tmp_path / "data"
+    for is_recorded in (False, True):
+        path = data_dir / "security" / "audit.jsonl"
+        if is_recorded:
+            path.parent.mkdir(parents=True)
+            path.touch(0o600)
+        for arguments in (("enable", "3"), ("disable", "3"), ("salvage", "3"), ("salvage", "3", "--dry-run")):
+            assert run_command("log", *arguments, "--data-dir", str(data_dir)).code == 1
+        assert path.exists() == is_recorded
+    found = [(each["call"], each["resource"], each["outcome"]) for each in lines(path)]
+    assert found == [(f"log {command}", "log:3", "failed") for command in ("enable", "disable", "salvage")]

@@ -31,14 +31,13 @@ from penstock.security.key_rotation import KeyRotation
 from penstock.security.secrets_directory import cluster_context, make_missing_files, read_token_keys, security_paths
 from penstock.security.settings import SecuritySettings
 from penstock.security.tokens import TokenKeys
+from penstock.server.caller_checks import call_guard, token_access
 from penstock.server.cluster.security import (
-    call_guard,
     check_marks,
     keep_announced,
     open_cluster_security,
     other_processes,
     security_mark,
-    token_access,
 )
 from penstock.server.cluster_settings import ClusterSettings
 from penstock.server.errors import ClusterMismatchError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic, sleep
 
 from support.java_client import JavaObject, JavaSession
 
@@ -137,6 +138,22 @@ def write_events(java: JavaSession, stream: str, first: int, last: int, key_coun
     for result in results:
         result.get()
     writer.close()
+
+
+def write_events_for(java: JavaSession, stream: str, seconds: float, key_count: int) -> int:
+    """Write events ``key:number`` one after the other for a time, about 50 a second; return how many."""
+    writer = factory(java).createEventWriter(stream, text_serializer(java), writer_config(java))
+    results: list[JavaObject] = []
+    end_s = monotonic() + seconds
+    while monotonic() < end_s:
+        key = f"key{len(results) % key_count}"
+        results.append(writer.writeEvent(key, f"{key}:{len(results)}"))
+        sleep(0.02)
+    writer.flush()
+    for result in results:
+        result.get()
+    writer.close()
+    return len(results)
 
 
 def note_times(java: JavaSession, stream: str, count: int) -> None:

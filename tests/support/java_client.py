@@ -87,11 +87,19 @@ class JavaSession:
 
     def connect(self, uri: str) -> None:
         """Talk to this controller from now on. Nothing of another one may be kept."""
+        self.config = self._builder(uri).build()
+
+    def connect_secured(self, uri: str, authority: str, user: str, password: str) -> None:
+        """Talk to this controller with TLS and an account. `authority`: PEM file of those that are trusted."""
+        credentials = self.java("io.pravega.shared.security.auth.DefaultCredentials")(password, user)
+        builder = self._builder(uri).trustStore(authority).validateHostName(True)
+        self.config = builder.credentials(credentials).build()
+
+    def _builder(self, uri: str) -> JavaObject:
         import jpype
 
         assert not self.kept, f"still connected: {list(self.kept)}"
-        builder = self.java("ClientConfig").builder()
-        self.config = builder.controllerURI(jpype.JClass("java.net.URI").create(uri)).build()
+        return self.java("ClientConfig").builder().controllerURI(jpype.JClass("java.net.URI").create(uri))
 
     def keep(self, name: str, make: Callable[[], JavaObject]) -> JavaObject:
         """Return the object kept under a name, made when there is none. It is closed with the session.
@@ -302,6 +310,11 @@ def kill_and_restart(server: StandaloneProcess) -> None:
 def connect(java: JavaSession, uri: str) -> None:
     """Call: talk to this controller."""
     java.connect(uri)
+
+
+def connect_secured(java: JavaSession, uri: str, authority: str, user: str, password: str) -> None:
+    """Call: talk to this controller with TLS and an account."""
+    java.connect_secured(uri, authority, user, password)
 
 
 def disconnect(java: JavaSession) -> None:

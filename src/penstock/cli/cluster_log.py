@@ -6,13 +6,15 @@ The place of the logs is read from ZooKeeper. What the commands are for: docs/gu
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from penstock.cli.cluster_session import Config, DryRun, ZooKeeper, in_session
+from penstock.cli.cluster_session import Config, DryRun, ZooKeeper, in_session, load
+from penstock.cli.command_audit import CommandAudit, audited
 from penstock.cli.failure import exit_on_error
 from penstock.cli.options import AsJson
 from penstock.cli.output import in_bytes, table, tell
@@ -60,7 +62,7 @@ def enable(container: Container, zookeeper: ZooKeeper = None, config: Config = N
 
     A store disables a damaged log, so that nothing overwrites the evidence. A log that still is damaged stays disabled.
     """
-    with exit_on_error(as_json=as_json):
+    with exit_on_error(as_json=as_json), _audited(config, zookeeper, "log enable", f"log:{container}"):
         _, held = _with_logs(config, zookeeper, lambda logs: logs.enable(container))
     _tell_changed(container, "enabled", _holder(held, container), as_json=as_json)
 
@@ -68,7 +70,7 @@ def enable(container: Container, zookeeper: ZooKeeper = None, config: Config = N
 @log.command()
 def disable(container: Container, zookeeper: ZooKeeper = None, config: Config = None, as_json: AsJson = False) -> None:
     """Disable a log: the store that holds its container ends it, and no store opens it. No data is lost."""
-    with exit_on_error(as_json=as_json):
+    with exit_on_error(as_json=as_json), _audited(config, zookeeper, "log disable", f"log:{container}"):
         _, held = _with_logs(config, zookeeper, lambda logs: logs.disable(container))
     _tell_changed(container, "disabled", _holder(held, container), as_json=as_json)
 
@@ -112,7 +114,7 @@ def rebuild(
     from penstock.administration.cluster_logs import rebuild_cluster_logs
     from penstock.administration.ledger_rebuild import RebuildState
 
-    with exit_on_error(as_json=as_json):
+    with exit_on_error(as_json=as_json), _audited(config, zookeeper, "log rebuild", is_dry_run=dry_run):
         found = in_session(
             config, zookeeper,
             lambda store, place, settings, runtime: rebuild_cluster_logs(
@@ -138,12 +140,19 @@ def sweep(zookeeper: ZooKeeper = None, dry_run: DryRun = False, config: Config =
     """
     from penstock.administration.cluster_logs import sweep_cluster
 
-    with exit_on_error(as_json=as_json):
+    with exit_on_error(as_json=as_json), _audited(config, zookeeper, "sweep", is_dry_run=dry_run):
         report = in_session(
             config, zookeeper,
             lambda store, place, settings, runtime: sweep_cluster(store, place, settings, runtime, is_dry_run=dry_run),
         )  # fmt: skip
     tell("cluster_sweep", asdict(report), _sweep_lines(report), as_json=as_json)
+
+
+def _audited(
+    config: Path | None, zookeeper: str | None, command: str, resource: str = "logs", *, is_dry_run: bool = False
+) -> AbstractContextManager[CommandAudit]:
+    """Record a command in the audit log that the settings name."""
+    return audited(lambda: load(config, zookeeper), f"cluster {command}", resource, is_dry_run=is_dry_run)
 
 
 def _with_logs(

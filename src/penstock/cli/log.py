@@ -10,13 +10,14 @@ import json
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from penstock.cli.command_audit import CommandAudit, audited
 from penstock.cli.failure import exit_on_error
 from penstock.cli.options import Tier2
 from penstock.cli.output import in_bytes, tell, write_text
@@ -160,11 +161,13 @@ def enable(
     """
     with exit_on_error(as_json=as_json):
         settings = _settings(data_dir, config)
-        if url := _bucket(log, data_dir, settings):
-            _in_bucket(url, settings, lambda logs: logs.enable(container))
-        else:
-            with _logs(settings, is_locked=True) as local_logs:
-                local_logs.enable(container)
+        url = _bucket(log, data_dir, settings)
+        with _audited(settings, "enable", container, url):
+            if url:
+                _in_bucket(url, settings, lambda logs: logs.enable(container))
+            else:
+                with _logs(settings, is_locked=True) as local_logs:
+                    local_logs.enable(container)
         _tell_changed(container, "enabled", as_json=as_json)
 
 
@@ -183,11 +186,13 @@ def disable(
     """
     with exit_on_error(as_json=as_json):
         settings = _settings(data_dir, config)
-        if url := _bucket(log, data_dir, settings):
-            _in_bucket(url, settings, lambda logs: logs.disable(container))
-        else:
-            with _logs(settings, is_locked=True) as local_logs:
-                local_logs.disable(container)
+        url = _bucket(log, data_dir, settings)
+        with _audited(settings, "disable", container, url):
+            if url:
+                _in_bucket(url, settings, lambda logs: logs.disable(container))
+            else:
+                with _logs(settings, is_locked=True) as local_logs:
+                    local_logs.disable(container)
         _tell_changed(container, "disabled", as_json=as_json)
 
 
@@ -247,8 +252,22 @@ def _salvage(
         finally:
             await runtime.work.close()
 
-    with asyncio.Runner(loop_factory=new_loop()) as runner:
-        return runner.run(run())
+    with (
+        _audited(settings, "salvage", container, "", is_dry_run=is_dry_run) as audit,
+        asyncio.Runner(loop_factory=new_loop()) as runner,
+    ):
+        salvaged = runner.run(run())
+        audit.changes["losses"] = list(salvage_lines(container, salvaged, is_dry_run=False))
+    return salvaged
+
+
+def _audited(
+    settings: StandaloneSettings, command: str, container: int | None, url: str, *, is_dry_run: bool = False
+) -> AbstractContextManager[CommandAudit]:
+    """Record a command in the audit log. `container` None: it is about all logs; `url`: they are in this bucket."""
+    resource = "logs" if container is None else f"log:{container}"
+    changes = {"log": url} if url else {"data_dir": os.path.abspath(settings.data_dir)}
+    return audited(settings, f"log {command}", resource, is_dry_run=is_dry_run, **changes)
 
 
 def _not_salvageable(url: str, container: int) -> Exception:
@@ -285,7 +304,9 @@ def sweep(
                 "--log is required: the bucket of the log. A log in a data directory needs no sweep: its server "
                 "deletes old files"
             )
-        report = _in_bucket(url, settings, lambda logs: logs.sweep(is_dry_run=dry_run))
+        with _audited(settings, "sweep", None, url, is_dry_run=dry_run) as audit:
+            report = _in_bucket(url, settings, lambda logs: logs.sweep(is_dry_run=dry_run))
+            audit.changes["deleted_count"] = report.object_count
         tell("log_sweep", asdict(report), _sweep_lines(report), as_json=as_json)
 
 

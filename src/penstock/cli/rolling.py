@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from penstock.cli.command_audit import audited
 from penstock.cli.failure import EXIT_DAMAGED, exit_on_error
 from penstock.cli.log import AsJson, Config, DataDir
 from penstock.cli.options import Tier2
@@ -80,6 +81,7 @@ def import_segments(
             lambda settings, runtime: import_rolling(
                 settings, runtime, _shown("importing", as_json), names=names or (), stream=stream or ""
             ),
+            changed="storage import", names=names or (),
         )  # fmt: skip
         tell("storage_imported", asdict(report), _import_lines(report), as_json=as_json)
     if report.problems:
@@ -109,6 +111,7 @@ def export(
             lambda settings, runtime: export_rolling(
                 settings, runtime, _shown("exporting", as_json), names=names or (), container_id=container
             ),
+            changed="storage export", names=names or (),
         )  # fmt: skip
         tell("storage_exported", asdict(report), _export_lines(report), as_json=as_json)
     if report.problems:
@@ -126,7 +129,11 @@ def _run(
     tier2: str | None,
     config: Path | None,
     function: Callable[[StandaloneSettings, Runtime], Awaitable[T]],
+    *,
+    changed: str = "",
+    names: Sequence[str] = (),
 ) -> T:
+    """Run `function`. `changed`: the command, if it changes something; it is recorded in the audit log."""
     # Only now: the help of all commands should not load a server.
     from penstock.cli.serve import new_loop
     from penstock.runtime.runtime import real_runtime
@@ -146,7 +153,10 @@ def _run(
         finally:
             await runtime.work.close()
 
-    with asyncio.Runner(loop_factory=new_loop()) as runner:
+    with (
+        audited(settings, changed, "long-term storage", is_dry_run=not changed, names=list(names)),
+        asyncio.Runner(loop_factory=new_loop()) as runner,
+    ):
         return runner.run(run())
 
 

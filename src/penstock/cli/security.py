@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.command_audit import audited
 from penstock.cli.failure import EXIT_FAILED, exit_on_error
 from penstock.cli.output import tell
 
@@ -62,7 +63,8 @@ def make(
         settings, paths = _settings(config, data_dir)
         names = tuple(dict.fromkeys((*host, "localhost", "127.0.0.1", "::1")))
         made = partial(make_missing_files, needs_token_key=not settings.security.token_key)
-        password = made(paths, names, os.urandom, datetime.datetime.now(datetime.UTC))
+        with audited(settings, "security make", "security files", directory=str(paths.directory), hosts=list(names)):
+            password = made(paths, names, os.urandom, datetime.datetime.now(datetime.UTC))
     lines = [f"files of the cluster: {paths.directory}"]
     if password is not None:
         lines.append(f"administrator: user admin, password {password} (also in {paths.administrator_password})")
@@ -155,7 +157,9 @@ def rotate_key(config: Config = None, data_dir: DataDir = None, as_json: AsJson 
         from penstock.security.key_rotation import KeyRotation
 
         settings, paths = _settings(config, data_dir)
-        step = KeyRotation(paths.token_keys, settings.security, os.urandom, time.time).advance()
+        with audited(settings, "security rotate-key", "token keys", file=str(paths.token_keys)) as audit:
+            step = KeyRotation(paths.token_keys, settings.security, os.urandom, time.time).advance()
+            audit.changes["step"] = step.number
     following = "" if step.next_s is None else f"; repeat this command after {step.next_s:.0f} s"
     fields: dict[str, object] = {"step": step.number, "done": step.done, "next_s": step.next_s}
     tell("key_rotated", fields, [f"step {step.number} of 3: {step.done}{following}"], as_json=as_json)

@@ -164,6 +164,9 @@ def _log_ports(server: Standalone, web: WebListener) -> None:
         scheme = "https" if server.settings.security.has_tls else "http"
         host = server.settings.advertised_host
         logger.info("REST and console at %s://%s:%d/", scheme, f"[{host}]" if ":" in host else host, web.port)
+    if server.front is not None and server.front.certificate_port:
+        logger.info("clients with a certificate: controller tls://%s:%d", server.settings.advertised_host,
+                    server.front.certificate_port)  # fmt: skip
     if server.operations is not None:
         logger.info("health and metrics on port %d: /live, /ready, /v1/health, /metrics", server.operations.port)
 
@@ -178,6 +181,8 @@ def _web_listener(server: Standalone) -> WebListener:
     if server.security is not None and settings.security.has_tls:
         paths = server.security.paths
         options += ["--certificate", str(paths.certificate), "--private-key", str(paths.private_key)]
+        if settings.security.requires_certificates:
+            options.append("--present-certificate")
         if paths.authority.exists():
             from penstock.runtime.client_security import CA_VARIABLE
 
@@ -203,6 +208,7 @@ def _tell_ready(server: Standalone, web: WebListener, took_s: float, as_json: bo
             "is_new_store": server.is_new_store,
             "metrics_port": None if server.operations is None else server.operations.port,
             "web_port": web.port or None,
+            "certificate_port": (server.front.certificate_port if server.front is not None else 0) or None,
             "is_encrypted": server.settings.security.has_tls,
             "has_authentication": server.settings.security.has_auth,
             "pid": os.getpid(),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.command_audit import audited
 from penstock.cli.failure import EXIT_DAMAGED, EXIT_USAGE, exit_on_error, fail
 from penstock.cli.log import AsJson, Config, DataDir
 from penstock.cli.options import Tier2
@@ -145,7 +146,10 @@ def _recover(directory: str, tier2: str | None, config: Path | None, *, as_json:
         finally:
             await runtime.work.close()
 
-    with asyncio.Runner(loop_factory=new_loop()) as runner:
+    with (
+        audited(settings, "storage recover", "data directory", data_dir=os.path.abspath(directory)),
+        asyncio.Runner(loop_factory=new_loop()) as runner,
+    ):
         return runner.run(run())
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from penstock.cli.command_audit import audited
 from penstock.cli.failure import EXIT_DAMAGED, EXIT_USAGE, exit_on_error, fail
 from penstock.cli.log import AsJson, Config, DataDir
 from penstock.cli.options import Tier2
@@ -81,7 +82,8 @@ def _back_up(
                 held.push_async_callback(ports[-1].close)
             return await back_up_running(ports, target, runtime, shown, tier2=settings.tier2)
 
-    return _run(run)
+    with audited(settings, "storage backup", "data directory", backup=os.path.abspath(target), admin=admin):
+        return _run(run)
 
 
 @storage.command()
@@ -149,7 +151,9 @@ def _restore(
     async def run(runtime: Runtime) -> RestorationReport:
         return await restore_store(source, settings, runtime, shown, accepts_missing=accepts_missing)
 
-    return _run(run)
+    place = os.path.abspath(directory)
+    with audited(settings, "storage restore", "data directory", data_dir=place, backup=os.path.abspath(source)):
+        return _run(run)
 
 
 def _run(work: Callable[[Runtime], Awaitable[T]]) -> T:

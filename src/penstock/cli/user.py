@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.command_audit import CommandAudit
 from penstock.cli.failure import exit_on_error
 from penstock.cli.output import table, tell
 
@@ -47,23 +48,11 @@ def _file(data_dir: str, accounts: Path | None) -> AccountsFile:
 
 def _record(file: AccountsFile, command: str, name: str, **change: object) -> None:
     """Record a change in the audit log, if the server has one beside the accounts. Raises `AuditLogError`."""
-    import time
-
-    from penstock.security.audit_log import AuditEntry, AuditSettings, append_to_file
-    from penstock.security.errors import AuditLogError
     from penstock.security.secrets_directory import AUDIT_LOG_NAME
 
     path = file.path.with_name(AUDIT_LOG_NAME)
-    if not path.exists():
-        return
-    now_ms = time.time_ns() // 1_000_000
-    entry = AuditEntry(
-        now_ms, f"system user {getpass.getuser()}", "local", f"user {command}", f"account:{name}", "done", change=change
-    )
-    try:
-        append_to_file(path, entry.line(), AuditSettings(file_bytes_max=2**62))  # The server renames full files.
-    except OSError as error:
-        raise AuditLogError(f"the change is made, but {path} cannot be written: {error.strerror or error}") from error
+    if path.exists():
+        CommandAudit(path, f"user {command}", f"account:{name}", change).record("done")
 
 
 def _password(file: Path | None) -> str:

@@ -35,6 +35,9 @@ def web(
     descriptor: Annotated[
         int | None, typer.Option(hidden=True, help="Use this listening socket, and end with standard input.")
     ] = None,
+    presents_certificate: Annotated[
+        bool, typer.Option("--present-certificate", hidden=True, help="Present the certificate to the controller, too.")
+    ] = False,
     idle: Annotated[str | None, typer.Option(hidden=True, help="End after this time without connections.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -44,7 +47,7 @@ def web(
     """
     serve_web(
         uri, host, port, allow_host or [], certificate=certificate, private_key=private_key, insecure=insecure,
-        descriptor=descriptor, idle=idle, as_json=as_json,
+        descriptor=descriptor, idle=idle, as_json=as_json, presents_certificate=presents_certificate,
     )  # fmt: skip
 
 
@@ -57,6 +60,7 @@ def serve_web(
     certificate: str | None = None,
     private_key: str | None = None,
     insecure: bool = False,
+    presents_certificate: bool = False,
     descriptor: int | None = None,
     idle: str | None = None,
     as_json: bool = False,
@@ -90,7 +94,8 @@ def serve_web(
         else:
             _end_with_standard_input()
         hosts = (*allow_host, *(() if host in ("0.0.0.0", "::") else (host,)))
-        app = WebApp(connection_to(uri), WebSettings(hosts=hosts), controller=uri)
+        own = (certificate or "", private_key or "") if presents_certificate else ("", "")
+        app = WebApp(connection_to(uri, own=own), WebSettings(hosts=hosts), controller=uri)
         listening = _listen(host, port) if descriptor is None else socket.socket(fileno=descriptor)
         scheme = "http" if certificate is None else "https"
         shown = f"{scheme}://{'localhost' if host == '127.0.0.1' else host}:{listening.getsockname()[1]}"

@@ -495,6 +495,8 @@ def connect(
     ssl_context: ssl.SSLContext | None = None,
     credentials: Credentials | None = None,
     ca: str | os.PathLike[str] | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    private_key: str | os.PathLike[str] | None = None,
 ) -> Client:
     """Return an async client of the cluster whose controller is at `controller_uri`, as ``tcp://localhost:9090``.
 
@@ -502,13 +504,14 @@ def connect(
 
     Without `controller_uri`, the environment variable `PENSTOCK_URI` applies, then ``tcp://localhost:9090``. ``tls://``
     connects to a server with TLS; `ca`: a PEM file with the certificates of the authorities that are trusted, by
-    default those of the system. `credentials`: the account. Without them, the variables `PENSTOCK_CA`, `PENSTOCK_USER`
-    and `PENSTOCK_PASSWORD_FILE` apply.
+    default those of the system. `credentials`: the account; or `certificate` and `private_key`: PEM files of a client
+    certificate that stands for the account. Without them, the variables `PENSTOCK_CA`, `PENSTOCK_USER`,
+    `PENSTOCK_PASSWORD_FILE`, `PENSTOCK_CERTIFICATE` and `PENSTOCK_PRIVATE_KEY` apply.
     """
     return Client(
         controller_uri or default_uri(),
         settings,
         runtime=runtime,
         ssl_context=ssl_context,
-        security=client_security(credentials, ca),
+        security=client_security(credentials, ca, certificate=certificate, private_key=private_key),
     )

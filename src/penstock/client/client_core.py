@@ -100,7 +100,7 @@ class ClientCore(LifeCycle):
             self._settings,
             ssl_context=self._ssl_context,
             waits=self._waits,
-            tokens=None if self._security.credentials is None else DelegationTokens(self._controller.delegation_token),
+            tokens=DelegationTokens(self._controller.delegation_token) if self._security.has_account else None,
         )
         segments = WireSegments(self._pool, self._settings, self._runtime.rng)
         self._cluster = Cluster(

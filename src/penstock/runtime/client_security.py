@@ -1,7 +1,8 @@
 """`ClientSecurity`: the account of a client, and the certificate authorities that it trusts.
 
 What a program does not give comes from environment variables, so that commands, jobs and Spark tasks need no options:
-``PENSTOCK_USER``, ``PENSTOCK_PASSWORD_FILE`` or ``PENSTOCK_PASSWORD``, and ``PENSTOCK_CA``, a PEM file.
+``PENSTOCK_USER``, ``PENSTOCK_PASSWORD_FILE`` or ``PENSTOCK_PASSWORD``, and the PEM files ``PENSTOCK_CA``,
+``PENSTOCK_CERTIFICATE`` and ``PENSTOCK_PRIVATE_KEY``.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ USER_VARIABLE = "PENSTOCK_USER"
 PASSWORD_VARIABLE = "PENSTOCK_PASSWORD"
 PASSWORD_FILE_VARIABLE = "PENSTOCK_PASSWORD_FILE"
 CA_VARIABLE = "PENSTOCK_CA"
+CERTIFICATE_VARIABLE = "PENSTOCK_CERTIFICATE"
+PRIVATE_KEY_VARIABLE = "PENSTOCK_PRIVATE_KEY"
 #: Of clients; none is a setting of a server.
-SECURITY_VARIABLES = (USER_VARIABLE, PASSWORD_VARIABLE, PASSWORD_FILE_VARIABLE, CA_VARIABLE)
+SECURITY_VARIABLES = (
+    USER_VARIABLE, PASSWORD_VARIABLE, PASSWORD_FILE_VARIABLE, CA_VARIABLE, CERTIFICATE_VARIABLE, PRIVATE_KEY_VARIABLE,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +57,56 @@ class ClientSecurity:
     Attributes:
         credentials: None: the client sends none.
         ca: certificates of trusted authorities, PEM; None: those of the system.
+        certificate, private_key: PEM files of the client's own certificate, with its chain, and its key, which has no
+            password; empty: the client has none.
     """
 
     credentials: Credentials | SessionCredentials | None = None
     ca: bytes | None = None
+    certificate: str = ""
+    private_key: str = ""
+
+    @property
+    def has_account(self) -> bool:
+        """Whether the client proves an account, by a password, a session, or a certificate."""
+        return self.credentials is not None or bool(self.certificate)
 
     def tls_context(self) -> ssl.SSLContext:
         """Return the context of encrypted connections. Raises `InvalidArgumentError` for bad certificates."""
         try:
-            return ssl.create_default_context(cadata=None if self.ca is None else self.ca.decode("ascii"))
+            context = ssl.create_default_context(cadata=None if self.ca is None else self.ca.decode("ascii"))
         except (ssl.SSLError, ValueError) as error:
             raise InvalidArgumentError(f"the certificates of trusted authorities cannot be used: {error}") from error
+        if self.certificate:
+            try:
+                context.load_cert_chain(self.certificate, self.private_key, password=_no_password)
+            except OSError as error:  # `SSLError` is one.
+                raise InvalidArgumentError(
+                    f"the client's certificate {self.certificate} with key {self.private_key} cannot be used: "
+                    f"{error.strerror or error}"
+                ) from error
+        return context
+
+    def key_and_chain(self) -> tuple[bytes | None, bytes | None]:
+        """Return private key and certificate, PEM; None and None: the client has none. Raises `InvalidArgumentError`.
+
+        They are checked: gRPC reports no error for a pair that does not fit.
+        """
+        if not self.certificate:
+            return None, None
+        self.tls_context()
+        return _read(self.private_key, "private_key"), _read(self.certificate, "certificate")
 
 
 def client_security(
     credentials: Credentials | None = None, ca: str | os.PathLike[str] | None = None,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None, *,
+    certificate: str | os.PathLike[str] | None = None, private_key: str | os.PathLike[str] | None = None,
 ) -> ClientSecurity:  # fmt: skip
     """Return the security of a client: what is given, else what the environment says.
 
-    Raises `InvalidArgumentError` for a file that cannot be read, or a user without a password.
+    Raises `InvalidArgumentError` for a file that cannot be read, a user without a password, or a certificate without
+    its key.
     """
     variables = os.environ if environment is None else environment
     if credentials is None and (user := variables.get(USER_VARIABLE)):
@@ -85,7 +120,23 @@ def client_security(
             )
         credentials = Credentials(user, password)
     path = ca if ca is not None else variables.get(CA_VARIABLE) or None
-    return ClientSecurity(credentials, None if path is None else _read(os.fspath(path), "ca"))
+    if certificate is None and private_key is None:
+        certificate = variables.get(CERTIFICATE_VARIABLE) or None
+        private_key = variables.get(PRIVATE_KEY_VARIABLE) or None
+    if (certificate is None) != (private_key is None):
+        missing = "certificate" if certificate is None else "private_key"
+        raise InvalidArgumentError(
+            f"a client's certificate needs its private key, and {missing} is missing: give certificate= and "
+            f"private_key=, or set {CERTIFICATE_VARIABLE} and {PRIVATE_KEY_VARIABLE}"
+        )
+    return ClientSecurity(
+        credentials, None if path is None else _read(os.fspath(path), "ca"),
+        "" if certificate is None else os.fspath(certificate), "" if private_key is None else os.fspath(private_key),
+    )  # fmt: skip
+
+
+def _no_password() -> str:
+    raise InvalidArgumentError("the client's private key is encrypted: a client needs one without a password")
 
 
 def _read(path: str, what: str) -> bytes:

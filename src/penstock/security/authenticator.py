@@ -113,6 +113,15 @@ class Authenticator:
         """Accept no more passwords."""
         self._pool.close()
 
+    def account_of_certificate(self, name: str) -> Account:
+        """Return the account that a verified client certificate names. Raises `AuthenticationError` without one."""
+        account = self._accounts.by_name.get(name)
+        if account is None:
+            raise AuthenticationError(
+                f"the client certificate is for {name!r}, which is no account; add it with penstock user add"
+            )
+        return account
+
     async def account_of(self, header: str | None, peer: str) -> Account | None:
         """Return the account of an ``authorization`` header; None without one, or with an unknown method.
 

@@ -21,6 +21,14 @@ from penstock.runtime.waits import cancel_and_wait
 from penstock.runtime.work import BlockingWork
 from penstock.security.accounts import Accounts
 from penstock.security.authenticator import Authenticator
+from penstock.security.client_certificates import (
+    NONE,
+    PORT_OFFSET,
+    CallerCertificates,
+    CertificatePort,
+    ask_for_certificates,
+    read_client_authorities,
+)
 from penstock.security.secrets_directory import (
     SecurityPaths,
     cluster_context,
@@ -42,6 +50,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 _KEY_LENGTH_GOOD = 32
 #: Size and modification time of a file; None: it is missing.
 _Stamp = tuple[int, int] | None
+#: Private key and certificate, and the authorities of clients; None: no certificate is asked for.
+_Served = tuple[tuple[bytes, bytes], bytes | None]
 
 
 class ServerSecurity:
@@ -54,6 +64,7 @@ class ServerSecurity:
         tls: the context of ports of asyncio; None without TLS.
         peer_tls: the context of connections to other processes of this server or cluster; None without TLS.
         keys: None without authentication.
+        certificates: finds the accounts of client certificates; None: none are accepted.
         problem: why the files could not be read again; empty: they could.
     """
 
@@ -68,26 +79,47 @@ class ServerSecurity:
         self.sessions: Sessions | None = None
         self.tls: ssl.SSLContext | None = None
         self.peer_tls: ssl.SSLContext | None = None
+        self.certificates: CallerCertificates | None = (
+            None if settings.client_certificates == NONE else CallerCertificates()
+        )
         self.problem: str = ""
+        self._client_authorities: bytes = b""
         self._pem: tuple[bytes, bytes] = (b"", b"")
         self._stamps: dict[Path, _Stamp] = {}
         self._task: asyncio.Task[None] | None = None
 
     def grpc_credentials(self) -> grpc.ServerCredentials | None:
-        """Return the credentials of a gRPC port, which follow the files; None without TLS."""
+        """Return the credentials of the controller's port, which follow the files; None without TLS."""
         if not self.settings.has_tls:
             return None
-        served = [self._pem]
+        return self._credentials(needs_certificate=self.settings.requires_certificates)
+
+    def certificate_port(self, controller_port: int) -> CertificatePort | None:
+        """Return the further port of a controller, for client certificates; None: it has no such port.
+
+        `controller_port`: the wanted port of the controller; 0: any free one.
+        """
+        if not self.settings.has_certificate_port:
+            return None
+        derived = controller_port + PORT_OFFSET if controller_port else 0
+        return CertificatePort(self.settings.certificate_port or derived, self._credentials(needs_certificate=True))
+
+    def _credentials(self, *, needs_certificate: bool) -> grpc.ServerCredentials:
+        def present() -> _Served:
+            # The server's own certificate is trusted, too: its processes are clients of the controller.
+            return self._pem, self._client_authorities + self._pem[1] if needs_certificate else None
+
+        served = [present()]
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
-            if served[0] == self._pem:
+            if served[0] == (found := present()):
                 return None
-            served[0] = self._pem
-            return _configuration(self._pem)
+            served[0] = found
+            return _configuration(found)
 
         # gRPC accepts None for "no change", which its type stubs do not say.
         fetcher = cast(Callable[[], grpc.ServerCertificateConfiguration], fetch)
-        return grpc.dynamic_ssl_server_credentials(_configuration(self._pem), fetcher)
+        return grpc.dynamic_ssl_server_credentials(_configuration(served[0]), fetcher, needs_certificate)
 
     def start(self) -> None:
         """Begin to check the files for changes."""
@@ -136,6 +168,8 @@ class ServerSecurity:
         if self.tls is not None:
             files = (self.paths.certificate, self.paths.private_key)
             found.append((files, self._load_certificate))
+            if self.certificates is not None:
+                found.append(((Path(self.settings.client_ca),), self._load_client_authorities))
         if self.peer_tls is not None and self._is_cluster and self.paths.authority.exists():
             found.append(((self.paths.authority,), self._load_authority))
         if self.authenticator is not None:
@@ -154,6 +188,20 @@ class ServerSecurity:
             self._pem = (self.paths.private_key.read_bytes(), self.paths.certificate.read_bytes())
         except OSError as error:
             raise InvalidArgumentError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+        if self.certificates is not None:
+            self.certificates.add_own(self._pem[1])
+
+    def _load_client_authorities(self) -> None:
+        assert self.tls is not None
+        authorities = read_client_authorities(Path(self.settings.client_ca))
+        ask_for_certificates(self.tls, authorities)
+        if self._client_authorities and authorities != self._client_authorities:
+            logger.warning(
+                "security.client_ca changed: the controller trusts exactly the new authorities, and segment stores "
+                "also the previous ones until they are restarted"
+            )
+        self._client_authorities = authorities
 
     def _load_authority(self) -> None:
         assert self.peer_tls is not None
@@ -195,6 +243,10 @@ def open_security(
     `is_cluster`: its peers have certificates of their own, and names.
     """
     security = ServerSecurity(settings, paths, is_cluster=is_cluster)
+    if settings.requires_certificates and has_controller:
+        logger.warning(
+            "security.client_certificates is required: clients of Pravega cannot connect: none presents a certificate"
+        )
     if settings.has_tls:
         security.tls = server_context()
         if has_controller:
@@ -215,8 +267,9 @@ def open_security(
     return security
 
 
-def _configuration(pem: tuple[bytes, bytes]) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([pem])
+def _configuration(served: _Served) -> grpc.ServerCertificateConfiguration:
+    pem, authorities = served
+    return grpc.ssl_server_certificate_configuration([pem], root_certificates=authorities)
 
 
 def _stamp_of(path: Path) -> _Stamp:

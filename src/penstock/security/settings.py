@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.security.client_certificates import CHOICES, NONE, OPTIONAL, REQUIRED
 
 _CHOICES = ("off", "on")
 
@@ -19,6 +20,11 @@ class SecuritySettings:
             ``security/server.key`` in `data_dir`.
         authority: PEM file with the certificate authorities of the other processes of a cluster. Empty:
             ``security/ca.crt`` in `data_dir`, or, if that is missing, those of the system.
+        client_ca: PEM file with the authorities of client certificates.
+        client_certificates: "none"; "optional": an account can be proved by a certificate in place of a password, at
+            the controller's port for them; "required": every client needs a certificate. Both need `client_ca`.
+        certificate_port: port of the controller at which a certificate is needed, if they are optional; 0: the second
+            one after the controller's. If the controller has any free port, so has this.
         auth: "on": callers need an account, and permissions on what they use.
         accounts: file of accounts, in Pravega's format. Empty: ``security/passwd`` in `data_dir`.
         token_key_file: keys of delegation tokens, one per line; the first one signs. Empty: ``security/token.key`` in
@@ -37,6 +43,9 @@ class SecuritySettings:
     certificate: str = ""
     private_key: str = ""
     authority: str = ""
+    client_ca: str = ""
+    client_certificates: str = NONE
+    certificate_port: int = 0
     auth: str = "off"
     accounts: str = ""
     token_key_file: str = ""
@@ -52,11 +61,32 @@ class SecuritySettings:
         for name in ("tls", "auth"):
             if getattr(self, name) not in _CHOICES:
                 raise InvalidArgumentError(f"security.{name} is {getattr(self, name)!r}: it is on or off")
+        self._check_client_certificates()
         if self.token_ttl_s < 1:
             # Clients of Pravega need an expiry: the Rust client fails without one.
             raise InvalidArgumentError(f"security.token_ttl_s is {self.token_ttl_s}: it is at least 1")
         if self.reload_interval_s <= 0:
             raise InvalidArgumentError(f"security.reload_interval_s is {self.reload_interval_s}: it is above 0")
+
+    def _check_client_certificates(self) -> None:
+        mode = self.client_certificates
+        if mode not in CHOICES:
+            raise InvalidArgumentError(f"security.client_certificates is {mode!r}: it is none, optional or required")
+        if not 0 <= self.certificate_port <= 65535:
+            raise InvalidArgumentError(
+                f"security.certificate_port is {self.certificate_port}: a port is between 0 (chosen here) and 65535"
+            )
+        if mode == NONE:
+            return
+        if not (self.has_tls and self.has_auth):
+            raise InvalidArgumentError(
+                f"security.client_certificates is {mode}, which needs security.tls and security.auth: certificates are "
+                "part of TLS, and stand for accounts"
+            )
+        if not self.client_ca:
+            raise InvalidArgumentError(
+                f"security.client_certificates is {mode}, and security.client_ca names no file with their authorities"
+            )
 
     @property
     def has_tls(self) -> bool:
@@ -67,3 +97,13 @@ class SecuritySettings:
     def has_auth(self) -> bool:
         """Whether callers need an account."""
         return self.auth == "on"
+
+    @property
+    def has_certificate_port(self) -> bool:
+        """Whether the controller has a port for client certificates besides the one for passwords."""
+        return self.client_certificates == OPTIONAL
+
+    @property
+    def requires_certificates(self) -> bool:
+        """Whether every client needs a certificate."""
+        return self.client_certificates == REQUIRED

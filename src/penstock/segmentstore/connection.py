@@ -22,6 +22,7 @@ from penstock.model.errors import PenstockError, ProtocolError
 from penstock.model.segments import Buffer
 from penstock.runtime.failure_levels import level_of
 from penstock.runtime.log_context import log_context
+from penstock.security.client_certificates import user_of_peer
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.connection_access import ConnectionAccess, UnprovenConnections
 from penstock.segmentstore.host_transients import HostTransients
@@ -181,7 +182,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._server.connections[self] = None
         if (access := self._server.access) is not None:
-            self._access = ConnectionAccess(access, self._server.unproven, self._loop, self, self._receiver, self._peer)
+            user = user_of_peer(transport.get_extra_info("peercert"))
+            self._access = ConnectionAccess(
+                access, self._server.unproven, self._loop, self, self._receiver, self._peer, user
+            )
         self._transport.set_write_buffer_limits(
             high=min(self._settings.slow_reply_bytes, self._settings.write_buffer_bytes_max)
         )

@@ -86,7 +86,10 @@ class UnprovenConnections:
 
 
 class ConnectionAccess:
-    """Checks the requests of one connection. `receiver` gets the limit of its frames; `peer`: the client's address."""
+    """Checks the requests of one connection. `receiver` gets the limit of its frames; `peer`: the client's address.
+
+    `user`: the account that the client's certificate stands for; empty: it has none.
+    """
 
     def __init__(
         self,
@@ -96,7 +99,9 @@ class ConnectionAccess:
         connection: Abortable,
         receiver: FrameReceiver,
         peer: str,
+        user: str = "",
     ) -> None:
+        self._user = user
         self._access = access
         self._unproven = unproven
         self._connection = connection
@@ -115,7 +120,7 @@ class ConnectionAccess:
         kind = type(command)
         if not self._is_proven and kind in WITHOUT_TOKEN and kind not in (Hello, KeepAlive):
             raise ProtocolError(f"{kind.__name__} before a request with an accepted token")
-        refusal = self._access.check(command, self._peer)
+        refusal = self._access.check(command, self._peer, self._user)
         if refusal is None and kind not in WITHOUT_TOKEN:
             if not self._is_proven:
                 self._is_proven = True

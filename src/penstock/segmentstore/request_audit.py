@@ -19,10 +19,13 @@ class RequestAudit:
         self._log = log
         self._limit = RefusalLimit()
 
-    def note_refused(self, command: WireCommand, peer: str, reason: str) -> None:
-        """Record a refused request. `peer`: ``host:port`` of the client. The token is not recorded."""
+    def note_refused(self, command: WireCommand, peer: str, reason: str, user: str = "") -> None:
+        """Record a refused request. `peer`: ``host:port`` of the client. The token is not recorded.
+
+        `user`: the account that the client's certificate stands for; empty: it has none.
+        """
         now_ms = self._log.now_ms()
-        left_out = self._limit.left_out_before(peer.rpartition(":")[0], "", now_ms)
+        left_out = self._limit.left_out_before(peer.rpartition(":")[0], user, now_ms)
         if left_out is None:
             return
         resource = next(
@@ -32,7 +35,7 @@ class RequestAudit:
         self._log.record(
             AuditEntry(
                 now_ms,
-                "",
+                user,
                 peer,
                 type(command).__name__,
                 resource,

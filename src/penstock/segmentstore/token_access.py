@@ -80,35 +80,47 @@ RULES: Mapping[type[WireCommand], _Rule] = {
 
 
 class TokenAccess:
-    """Checks requests. `wall_clock_s` returns the Unix time, `verifier` accepts tokens, `audit` records refusals."""
+    """Checks requests. `wall_clock_s` returns the Unix time, `verifier` accepts tokens, `audit` records refusals.
+
+    `needs_certificate`: clients need a certificate besides; other processes of the server have tokens of a server.
+    """
 
     def __init__(
-        self, verifier: TokenVerifier, wall_clock_s: Callable[[], float], audit: RequestAudit | None = None
+        self,
+        verifier: TokenVerifier,
+        wall_clock_s: Callable[[], float],
+        audit: RequestAudit | None = None,
+        *,
+        needs_certificate: bool = False,
     ) -> None:
+        self._needs_certificate = needs_certificate
         self._verifier = verifier
         self._wall_clock_s = wall_clock_s
         self._audit = audit
         #: Refused requests, by reason, for metrics.
         self.refused: dict[str, int] = {"expired": 0, "refused": 0}
 
-    def check(self, command: WireCommand, peer: str = "") -> AuthTokenCheckFailed | None:
-        """Return the refusal of a request; None: it is permitted. `peer`: ``host:port`` of the client."""
+    def check(self, command: WireCommand, peer: str = "", user: str = "") -> AuthTokenCheckFailed | None:
+        """Return the refusal of a request; None: it is permitted.
+
+        `peer`: ``host:port`` of the client. `user`: what its certificate stands for; empty: it has none.
+        """
         if type(command) in WITHOUT_TOKEN:
             return None
         try:
-            self._require(command)
+            self._require(command, user)
         except TokenExpiredError as error:
-            return self._refusal(command, peer, "expired", EXPIRED, error)
+            return self._refusal(command, peer, user, "expired", EXPIRED, error)
         except TokenRefusedError as error:
-            return self._refusal(command, peer, "refused", CHECK_FAILED, error)
+            return self._refusal(command, peer, user, "refused", CHECK_FAILED, error)
         return None
 
     def _refusal(
-        self, command: WireCommand, peer: str, kind: str, code: int, error: PenstockError
+        self, command: WireCommand, peer: str, user: str, kind: str, code: int, error: PenstockError
     ) -> AuthTokenCheckFailed:
         self.refused[kind] += 1
         if self._audit is not None:
-            self._audit.note_refused(command, peer, str(error))
+            self._audit.note_refused(command, peer, str(error), user)
         return AuthTokenCheckFailed(getattr(command, "request_id", -1), "", code)
 
     def require_server(self, token: str) -> None:
@@ -121,7 +133,7 @@ class TokenAccess:
         expires_s = self._verifier.verify(token).expires_s
         return None if expires_s is None else expires_s + LEEWAY_S - self._wall_clock_s()
 
-    def _require(self, command: WireCommand) -> None:
+    def _require(self, command: WireCommand, user: str) -> None:
         """Raise `TokenRefusedError` if the token does not permit the request."""
         rule = RULES.get(type(command))
         grant = self._verifier.verify(getattr(command, "token", ""))
@@ -129,6 +141,8 @@ class TokenAccess:
             raise TokenRefusedError(f"{type(command).__name__} is not permitted")
         if grant.is_master():
             return
+        if self._needs_certificate and not user:
+            raise TokenRefusedError("security.client_certificates is required, and this connection has no certificate")
         if rule.is_statistics:
             if any(claim.name == STATISTICS_CLAIM and claim.permission >= rule.permission for claim in grant.claims):
                 return

@@ -30,6 +30,7 @@ from penstock.controller.metadata.layout import SYSTEM_TABLES
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.retry import with_several_stores
 from penstock.controller.service import ControllerService
+from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
     ControllerUnavailableError,
     DataDirectoryInUseError,
@@ -55,6 +56,7 @@ from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.server.audit import audit_path, start_audit, with_audit
+from penstock.server.caller_checks import call_guard, port_security, token_access
 from penstock.server.data_directory import DataDirectory, Identity
 from penstock.server.directory_watch import DirectoryWatch
 from penstock.server.errors import DataDirectoryError, PortInUseError, StoreProcessError, StoreRefusedError
@@ -65,7 +67,6 @@ from penstock.server.settings import StandaloneSettings
 if TYPE_CHECKING:
     from penstock.client.settings import ClientSettings
     from penstock.client.transport.connection_pool import ConnectionPool
-    from penstock.controller.grpc.guard import CallGuard
     from penstock.operations.endpoint import OperationsEndpoint
     from penstock.operations.group_lag import GroupLags
     from penstock.security.audit_log import AuditLog
@@ -245,23 +246,7 @@ class Standalone:
         )
         await service.start()
         self._stops.push_async_callback(service.stop)
-        budget = share_descriptors(
-            descriptor_limit(), settings.descriptors, has_segment_store=self.store is not None, has_controller=True
-        )
-        front = GrpcServer(
-            service,
-            settings.host,
-            settings.controller_port,
-            published_host=settings.advertised_host,
-            settings=controller,
-            connections_max=budget.controller_connections,
-            guard=self._guard(),
-            audit=await self._start_audit(),
-            credentials=None if self.security is None else self.security.grpc_credentials(),
-        )
-        await _listen("controller", settings.host, settings.controller_port, front.start())
-        self._stops.push_async_callback(front.stop)
-        self.controller_port, self.front = front.port, front
+        front = await self._serve_calls(service, controller)
         if self.operations is not None:
             # Only now: a server without metrics does not load the code of reader groups.
             from penstock.operations.controller_metrics import ControllerMetrics
@@ -272,6 +257,30 @@ class Standalone:
             lags.start()
             self._stops.push_async_callback(lags.stop)
             self.operations.collectors.append(lags.collect)
+
+    async def _serve_calls(self, service: ControllerService, controller: ControllerSettings) -> GrpcServer:
+        """Listen for the clients of the controller."""
+        settings = self.settings
+        budget = share_descriptors(
+            descriptor_limit(), settings.descriptors, has_segment_store=self.store is not None, has_controller=True
+        )
+        credentials, certificate_port = port_security(self.security, settings.controller_port)
+        front = GrpcServer(
+            service,
+            settings.host,
+            settings.controller_port,
+            published_host=settings.advertised_host,
+            settings=controller,
+            connections_max=budget.controller_connections,
+            guard=call_guard(self.security),
+            audit=await self._start_audit(),
+            credentials=credentials,
+            certificate_port=certificate_port,
+        )
+        await _listen("controller", settings.host, settings.controller_port, front.start())
+        self._stops.push_async_callback(front.stop)
+        self.controller_port, self.front = front.port, front
+        return front
 
     async def _start_operations(self, tls: ssl.SSLContext | None) -> OperationsEndpoint | None:
         """Serve health and metrics, if enabled."""
@@ -353,8 +362,6 @@ class Standalone:
             return None, None
         from penstock.security.secrets_directory import make_missing_files, security_paths
         from penstock.security.server_security import open_security
-        from penstock.segmentstore.request_audit import RequestAudit
-        from penstock.segmentstore.token_access import TokenAccess
 
         data_dir = self.settings.data_dir
         if self.settings.is_memory:
@@ -366,20 +373,15 @@ class Standalone:
             now = datetime.datetime.fromtimestamp(self.runtime.wall_clock_ms() / 1000, datetime.UTC)
             make = partial(make_missing_files, needs_token_key=not settings.token_key)
             self.new_password = await self.runtime.work.run(make, paths, tuple(names), os.urandom, now)
-        wall_clock_s = self._wall_clock_s
-        self.security = security = open_security(settings, paths, self.runtime.work, wall_clock_s)
+        wall_clock_ms = self.runtime.wall_clock_ms
+        self.security = security = open_security(settings, paths, self.runtime.work, lambda: wall_clock_ms() / 1000)
         security.start()
         self._stops.push_async_callback(security.stop)
         if self.settings.operations.tls:
             self.operations = await self._start_operations(security.tls)
         if security.verifier is None:
             return None, security.tls
-        audit = await self._start_audit()
-        recorder = None if audit is None else RequestAudit(audit)
-        return TokenAccess(security.verifier, wall_clock_s, recorder), security.tls
-
-    def _wall_clock_s(self) -> float:
-        return self.runtime.wall_clock_ms() / 1000
+        return token_access(security, self.runtime, await self._start_audit()), security.tls
 
     @property
     def _has_auth(self) -> bool:
@@ -394,16 +396,6 @@ class Standalone:
                 path = security.paths.audit_log
             self.audit = await start_audit(path, self.settings, self.runtime, self._stops)
         return self.audit
-
-    def _guard(self) -> CallGuard | None:
-        """Return the check of the controller's callers, if enabled."""
-        security = self.security
-        if security is None or security.authenticator is None or security.signer is None:
-            return None
-        from penstock.controller.grpc.guard import CallGuard
-
-        is_strict = not self.settings.security.readers_write_group_state
-        return CallGuard(security.authenticator, security.signer, is_strict=is_strict)
 
     def _log_start(self) -> None:
         """Log the start once the data are claimed: a start that is refused before is one error and no log."""

@@ -35,13 +35,15 @@ _SESSION = re.compile(r"[A-Za-z0-9._-]+")
 Connect = Callable[[Credentials | SessionCredentials | None], aio.Client]
 
 
-def connection_to(uri: str, ca: bytes | None = None) -> Connect:
+def connection_to(uri: str, ca: bytes | None = None, own: tuple[str, str] = ("", "")) -> Connect:
     """Return a function that makes clients of the cluster at `uri`.
 
     They have the credentials of the caller alone: an account in the environment of this process is not used.
+    `own`: PEM files of the server's certificate and key, which stand for no account, for a controller that requires a
+    certificate.
     """
     trusted = ca if ca is not None else client_security(environment=_without_account(os.environ)).ca
-    return lambda credentials: aio.Client(uri, security=ClientSecurity(credentials, trusted))
+    return lambda credentials: aio.Client(uri, security=ClientSecurity(credentials, trusted, *own))
 
 
 def _without_account(environment: Mapping[str, str]) -> dict[str, str]:

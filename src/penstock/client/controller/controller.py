@@ -200,7 +200,7 @@ class ControllerClient(
             ("grpc.primary_user_agent", f"penstock/{penstock_version().replace(' ', '-')}"),
         ]
         if use_tls:
-            encryption = grpc.ssl_channel_credentials(security.ca)
+            encryption = grpc.ssl_channel_credentials(security.ca, *security.key_and_chain())
             opened = [grpc.aio.secure_channel(address, encryption, options=options) for address in addresses]
         else:
             opened = [grpc.aio.insecure_channel(address, options=options) for address in addresses]
@@ -397,7 +397,7 @@ def _final_error(code: grpc.StatusCode, details: str) -> PenstockError:
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return AuthenticationError(
             f"{details}; give the client an account: credentials=Credentials(user, password), or the variables "
-            "PENSTOCK_USER and PENSTOCK_PASSWORD_FILE"
+            "PENSTOCK_USER and PENSTOCK_PASSWORD_FILE; or certificate= and private_key="
         )
     if code == grpc.StatusCode.PERMISSION_DENIED:
         return AccessDeniedError(details)

@@ -67,7 +67,7 @@ async def _tls_problem(host: str, port: int, tls: ssl.SSLContext | None) -> str 
         context.verify_mode = ssl.CERT_NONE
     try:
         async with asyncio.timeout(LOOK_TIMEOUT_S):
-            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port, ssl=context)
+            transport, first = await asyncio.get_running_loop().create_connection(_First, host, port, ssl=context)
     except ssl.SSLCertVerificationError as error:
         if tls is None:
             return None
@@ -87,7 +87,36 @@ async def _tls_problem(host: str, port: int, tls: ssl.SSLContext | None) -> str 
         )
     except (OSError, TimeoutError):
         return None
-    transport.close()
     if tls is None:
+        transport.close()
         return "the server at this address uses TLS: connect with tls:// instead of tcp://"
-    return None
+    await asyncio.wait([first.is_closed_unread], timeout=LOOK_TIMEOUT_S)
+    is_refused = first.is_closed_unread.done() and first.is_closed_unread.result()
+    transport.close()
+    if not is_refused:
+        return None
+    return (
+        "the server at this address requires a client certificate, or does not accept this client's: give certificate= "
+        "and private_key=, or PENSTOCK_CERTIFICATE and PENSTOCK_PRIVATE_KEY, of an authority in its security.client_ca"
+    )
+
+
+class _First(asyncio.Protocol):
+    """Notes whether a server closes an encrypted connection without a byte.
+
+    A server of gRPC sends first. Since TLS 1.3 it verifies the certificate of a client after the client's handshake is
+    complete, and then closes.
+    """
+
+    def __init__(self) -> None:
+        self.is_closed_unread: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if not self.is_closed_unread.done():
+            self.is_closed_unread.set_result(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        if not self.is_closed_unread.done():
+            self.is_closed_unread.set_result(True)

@@ -8,7 +8,7 @@ Source: controller-api 2 and 12.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 from penstock.security.accounts import Account
 from penstock.security.authenticator import Authenticator
+from penstock.security.client_certificates import CallerCertificates
 from penstock.security.sessions import Session
 from penstock.security.tokens import TokenSigner
 
@@ -57,7 +58,7 @@ class Caller:
         if self.permits(needed):
             return
         if self.account is None:
-            raise AuthenticationError(f"{call} needs credentials: a user and a password")
+            raise AuthenticationError(f"{call} needs credentials: a user and a password, or a client certificate")
         raise AccessDeniedError(
             f"{call}: user {self.account.name!r} lacks {needed.permission.name} on {needed.resource}"
         )
@@ -67,16 +68,33 @@ class CallGuard:
     """Serves calls for callers that have the access which each call requires.
 
     `signer` makes delegation tokens. `is_strict`: READ permission does not suffice for readers to write group state.
+    `certificates` finds the accounts of client certificates; None: none are accepted.
     """
 
-    def __init__(self, authenticator: Authenticator, signer: TokenSigner, *, is_strict: bool = False) -> None:
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        signer: TokenSigner,
+        *,
+        is_strict: bool = False,
+        certificates: CallerCertificates | None = None,
+    ) -> None:
+        self._certificates = certificates
         self._authenticator = authenticator
         self._signer = signer
         self._is_strict = is_strict
 
-    async def caller(self, header: str | None, peer: str) -> Caller:
-        """Return the caller with these credentials. Raises `AuthenticationError` if they are wrong."""
+    async def caller(
+        self, header: str | None, peer: str, connection: Mapping[str, Iterable[bytes]] | None = None
+    ) -> Caller:
+        """Return the caller with these credentials. Raises `AuthenticationError` if they are wrong.
+
+        `connection`: what gRPC has verified about the connection. Credentials of the call come before a certificate.
+        """
         account = await self._authenticator.account_of(header, peer)
+        if account is None and connection and self._certificates is not None:
+            user = self._certificates.user_of(connection)
+            account = None if user is None else self._authenticator.account_of_certificate(user)
         return Caller(account, self._is_strict, self._authenticator.session_of(header))
 
     async def serve(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.controller.grpc.call_audit import CallRecord
     from penstock.controller.grpc.guard import CallGuard
     from penstock.security.audit_log import AuditLog
+    from penstock.security.client_certificates import CertificatePort
 
 if TYPE_CHECKING:
     from penstock.controller.cluster.control import ClusterControl
@@ -67,13 +68,15 @@ class GrpcServer:
     limits concurrent calls and message sizes; at most `connections_max` connections are served at once (None: no
     limit), further ones are closed. `guard` checks callers; None: every caller may do everything. `audit` is the log of
     changes and refusals; None: there is none.
-    `credentials` encrypt the port; None: it is not encrypted. `controllers` returns the addresses of all live
+    `credentials` encrypt the port; None: it is not encrypted. `certificate_port`: a further port.
+    `controllers` returns the addresses of all live
     controllers for these clients, and `locator` those of segment stores; None: this controller is the only one, and
     the service's locator. `cluster` changes the cluster for administrators; None: the server is a cluster of its own.
 
     Attributes:
         slots: limits the calls that are served.
         calls: counts the calls that were answered.
+        certificate_port: the further port, from `start` on; 0: there is none.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class GrpcServer:
         guard: CallGuard | None = None,
         audit: AuditLog | None = None,
         credentials: grpc.ServerCredentials | None = None,
+        certificate_port: CertificatePort | None = None,
         controllers: Callable[[], list[tuple[str, int]]] | None = None,
         locator: ContainerLocator | None = None,
         cluster: ClusterControl | None = None,
@@ -97,6 +101,7 @@ class GrpcServer:
         self._guard = guard
         self._audit_log = audit
         self._credentials = credentials
+        self._certificate_port = certificate_port
         self._host = host
         self._wanted_port = port
         self._published_host = published_host
@@ -109,6 +114,7 @@ class GrpcServer:
         self.calls: CallCounts = CallCounts()
         self._server: grpc.aio.Server | None = None
         self._port = 0
+        self.certificate_port: int = 0
 
     @property
     def port(self) -> int:
@@ -171,9 +177,22 @@ class GrpcServer:
                 self._port = server.add_secure_port(f"{address}:{self._wanted_port}", self._credentials)
         except RuntimeError as error:
             raise self._cannot_listen(error) from error
+        self._listen_for_certificates(server, address)
         await server.start()
         self._server = server
         _logger.info("controller listens on %s:%d", self._host, self._port)
+
+    def _listen_for_certificates(self, server: grpc.aio.Server, address: str) -> None:
+        further = self._certificate_port
+        if further is None:
+            return
+        try:
+            self.certificate_port = server.add_secure_port(f"{address}:{further.port}", further.credentials)
+        except RuntimeError as error:
+            raise ControllerUnavailableError(
+                f"cannot listen on {self._host}:{further.port} for client certificates: {error}; choose another "
+                "security.certificate_port"
+            ) from error
 
     def _cannot_listen(self, error: Exception) -> ControllerUnavailableError:
         return ControllerUnavailableError(
@@ -232,7 +251,9 @@ class GrpcServer:
 
         async def checked(context: _Context, record: CallRecord | None) -> _Answer:
             assert guard is not None
-            caller = await guard.caller(_authorization(context), peer_address(context.peer() or ""))
+            caller = await guard.caller(
+                _authorization(context), peer_address(context.peer() or ""), context.auth_context()
+            )
             if caller.account is not None:
                 principal.set(caller.account.name)
             allowed = await unchecked(context, record)

@@ -37,12 +37,12 @@ from penstock.security.audit_log import AuditLog
 from penstock.security.server_security import ServerSecurity
 from penstock.security.tokens import MasterTokens
 from penstock.server.audit import audit_path, start_audit, with_audit
+from penstock.server.caller_checks import call_guard
 from penstock.server.cluster.control import SessionControl
 from penstock.server.cluster.identity import cluster_settings, read_identity, wait_for_session
 from penstock.server.cluster.machine import ControllerFront, LocalMachine, Machine
 from penstock.server.cluster.operations import start_operations
 from penstock.server.cluster.security import (
-    call_guard,
     check_marks,
     keep_announced,
     open_cluster_security,
@@ -252,6 +252,7 @@ class ClusterController:
                 guard=call_guard(self._security),
                 audit=self._audit,
                 credentials=None if self._security is None else self._security.grpc_credentials(),
+                certificate_port=None if self._security is None else self._security.certificate_port(port),
             )
             await front.start()
             self._stops.push_async_callback(front.stop)

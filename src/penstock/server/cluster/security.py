@@ -13,7 +13,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 
-from penstock.controller.grpc.guard import CallGuard
 from penstock.model.cluster_nodes import (
     CONTROLLERS_PATH,
     HOSTS_PATH,
@@ -25,11 +24,8 @@ from penstock.model.cluster_nodes import (
 from penstock.model.errors.coordination import CoordinationError, NoSuchNodeError
 from penstock.runtime.coordination import CoordinationStore
 from penstock.runtime.runtime import Runtime
-from penstock.security.audit_log import AuditLog
 from penstock.security.secrets_directory import security_paths
 from penstock.security.server_security import ServerSecurity, open_security
-from penstock.segmentstore.request_audit import RequestAudit
-from penstock.segmentstore.token_access import TokenAccess
 from penstock.server.errors import ClusterMismatchError
 from penstock.server.settings import StandaloneSettings
 
@@ -55,23 +51,6 @@ def open_cluster_security(
     security.start()
     stops.push_async_callback(security.stop)
     return security
-
-
-def token_access(security: ServerSecurity | None, runtime: Runtime, audit: AuditLog | None) -> TokenAccess | None:
-    """Return the check of the tokens of requests to a store; None without authentication. `audit` gets refusals."""
-    if security is None or security.verifier is None:
-        return None
-    recorder = None if audit is None else RequestAudit(audit)
-    return TokenAccess(security.verifier, lambda: runtime.wall_clock_ms() / 1000, recorder)
-
-
-def call_guard(security: ServerSecurity | None) -> CallGuard | None:
-    """Return the check of a controller's callers; None without authentication."""
-    if security is None or security.authenticator is None or security.signer is None:
-        return None
-    return CallGuard(
-        security.authenticator, security.signer, is_strict=not security.settings.readers_write_group_state
-    )  # fmt: skip
 
 
 def security_mark(security: ServerSecurity | None, cluster_id: str) -> SecurityMark | None:

@@ -40,6 +40,7 @@ from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
 from penstock.segmentstore.tier1.object_log.server_claim import claim_for_cluster, claim_identity
 from penstock.server.audit import audit_path, start_audit, with_audit
+from penstock.server.caller_checks import token_access
 from penstock.server.cluster.identity import wait_for_session
 from penstock.server.cluster.machine import LocalMachine, Machine
 from penstock.server.cluster.messages import Beat, MemberOrder, MemberReady
@@ -50,7 +51,6 @@ from penstock.server.cluster.security import (
     open_cluster_security,
     other_processes,
     security_mark,
-    token_access,
 )
 from penstock.server.cluster_settings import Listener, check_reachable
 from penstock.server.data_directory import DataDirectory

@@ -162,7 +162,10 @@ class StoreChild:
         )  # fmt: skip
         self._audit = audit
         recorder = None if audit is None else RequestAudit(audit)
-        return TokenAccess(security.verifier, self._wall_clock_s, recorder), security.tls
+        access = TokenAccess(
+            security.verifier, self._wall_clock_s, recorder, needs_certificate=settings.requires_certificates
+        )
+        return access, security.tls
 
     def _wall_clock_s(self) -> float:
         return self._runtime.wall_clock_ms() / 1000
