@@ -153,7 +153,7 @@ def test_java_transactions_and_refusals_with_tls_and_accounts(java: JavaProcess,
     assert java.run(calls.create_stream, STREAM, 1)
     java.run(calls.begin_transaction, STREAM, "one")
     java.run(calls.write_to_transaction, "one", 0, 10, KEY_COUNT)
-    time.sleep(2.5 * TOKEN_TTL_S)  # Its tokens have expired twice when it goes on.
+    time.sleep(2.5 * TOKEN_TTL_S)  # Its tokens have expired twice when it continues.
     java.run(calls.write_to_transaction, "one", 10, 20, KEY_COUNT)
     java.run(calls.commit_transaction, "one")
     java.run(calls.await_status, "one", "COMMITTED")

@@ -283,8 +283,8 @@ def _settings_with_audit(tmp_path: Path, on_failure: str = "continue") -> Standa
 def test_a_command_is_recorded_with_the_system_user_and_its_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The user is that of the process. Variables of the environment can name anybody."""
-    monkeypatch.setenv("LOGNAME", "somebody")
+    """The user is that of the process. Variables of the environment can name another user."""
+    monkeypatch.setenv("LOGNAME", "another")
     settings = _settings_with_audit(tmp_path)
     with audited(settings, "log disable", "log:3", data_dir="d") as audit:
         audit.changes["more"] = 1

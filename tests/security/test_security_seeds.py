@@ -220,7 +220,7 @@ def _only_the_first_key_verifies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _refusals_are_remembered_over_new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that has refused a token refuses it for good, and one that has not read new keys refuses them all."""
+    """A store that has refused a token refuses it permanently, and one that has not read new keys refuses them all."""
 
     def replace_keys(verifier: TokenVerifier, keys: TokenKeys) -> None:
         """Do nothing."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def system_user() -> str:
-    """Return who runs this process, from the user id: variables of the environment can name anybody."""
+    """Return who runs this process, from the user id: variables of the environment can name another user."""
     import pwd
 
     number = os.getuid()

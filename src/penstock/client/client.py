@@ -505,7 +505,7 @@ def connect(
     Without `controller_uri`, the environment variable `PENSTOCK_URI` applies, then ``tcp://localhost:9090``. ``tls://``
     connects to a server with TLS; `ca`: a PEM file with the certificates of the authorities that are trusted, by
     default those of the system. `credentials`: the account; or `certificate` and `private_key`: PEM files of a client
-    certificate that stands for the account. Without them, the variables `PENSTOCK_CA`, `PENSTOCK_USER`,
+    certificate that represents the account. Without them, the variables `PENSTOCK_CA`, `PENSTOCK_USER`,
     `PENSTOCK_PASSWORD_FILE`, `PENSTOCK_CERTIFICATE` and `PENSTOCK_PRIVATE_KEY` apply.
     """
     return Client(

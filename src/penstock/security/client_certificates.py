@@ -1,7 +1,7 @@
-"""Client certificates: which account a verified one stands for, and which authorities are trusted to issue them.
+"""Client certificates: which account a verified one represents, and which authorities are trusted to issue them.
 
 The account is named by a subject alternative name of type URI, ``penstock:user/NAME``; a certificate without one names
-it by its common name. The certificate of the server itself stands for no account: its own processes present it.
+it by its common name. The certificate of the server itself represents no account: its own processes present it.
 
 The library of gRPC can require a certificate, and cannot ask for one that may be missing. So a controller that accepts
 certificates besides passwords has a second port for them.
@@ -44,7 +44,7 @@ class CertificatePort:
 
 
 def user_in(uris: Iterable[str], common_names: Iterable[str]) -> str:
-    """Return the account that a certificate with these names stands for.
+    """Return the account that a certificate with these names represents.
 
     Raises `AuthenticationError` if it names none, or several.
     """
@@ -89,7 +89,7 @@ class CallerCertificates:
             self._own = [*self._own[1 - _OWN_COUNT_MAX :], found]
 
     def user_of(self, properties: Mapping[str, Iterable[bytes]]) -> str | None:
-        """Return the account that a connection's certificate stands for; None: it has none, or that of the server.
+        """Return the account that a connection's certificate represents; None: it has none, or that of the server.
 
         `properties`: what gRPC says of the connection, which it has verified. Raises `AuthenticationError` for a
         certificate that names no account, or several.

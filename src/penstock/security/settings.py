@@ -81,7 +81,7 @@ class SecuritySettings:
         if not (self.has_tls and self.has_auth):
             raise InvalidArgumentError(
                 f"security.client_certificates is {mode}, which needs security.tls and security.auth: certificates are "
-                "part of TLS, and stand for accounts"
+                "part of TLS, and represent accounts"
             )
         if not self.client_ca:
             raise InvalidArgumentError(

@@ -88,7 +88,7 @@ class UnprovenConnections:
 class ConnectionAccess:
     """Checks the requests of one connection. `receiver` gets the limit of its frames; `peer`: the client's address.
 
-    `user`: the account that the client's certificate stands for; empty: it has none.
+    `user`: the account that the client's certificate represents; empty: it has none.
     """
 
     def __init__(

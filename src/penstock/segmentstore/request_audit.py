@@ -22,7 +22,7 @@ class RequestAudit:
     def note_refused(self, command: WireCommand, peer: str, reason: str, user: str = "") -> None:
         """Record a refused request. `peer`: ``host:port`` of the client. The token is not recorded.
 
-        `user`: the account that the client's certificate stands for; empty: it has none.
+        `user`: the account that the client's certificate represents; empty: it has none.
         """
         now_ms = self._log.now_ms()
         left_out = self._limit.left_out_before(peer.rpartition(":")[0], user, now_ms)

@@ -103,7 +103,7 @@ class TokenAccess:
     def check(self, command: WireCommand, peer: str = "", user: str = "") -> AuthTokenCheckFailed | None:
         """Return the refusal of a request; None: it is permitted.
 
-        `peer`: ``host:port`` of the client. `user`: what its certificate stands for; empty: it has none.
+        `peer`: ``host:port`` of the client. `user`: what its certificate represents; empty: it has none.
         """
         if type(command) in WITHOUT_TOKEN:
             return None

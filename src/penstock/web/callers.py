@@ -39,7 +39,7 @@ def connection_to(uri: str, ca: bytes | None = None, own: tuple[str, str] = ("",
     """Return a function that makes clients of the cluster at `uri`.
 
     They have the credentials of the caller alone: an account in the environment of this process is not used.
-    `own`: PEM files of the server's certificate and key, which stand for no account, for a controller that requires a
+    `own`: PEM files of the server's certificate and key, which represent no account, for a controller that requires a
     certificate.
     """
     trusted = ca if ca is not None else client_security(environment=_without_account(os.environ)).ca
