@@ -383,7 +383,7 @@ def test_the_core_runs_without_any_extra(wheel: Path, tmp_path: Path) -> None:
     [
         pytest.param("arrow", [ARROW, PARQUET], id="arrow"),
         pytest.param("avro", [AVRO], id="avro"),
-        pytest.param("iceberg", [ICEBERG], id="iceberg"),
+        pytest.param("iceberg", [ICEBERG], id="iceberg", marks=pytest.mark.nightly),
         pytest.param("web", [WEB], id="web"),
         pytest.param("otel", [OTEL], id="otel", marks=pytest.mark.nightly),
         pytest.param("security", [SECURITY], id="security", marks=pytest.mark.nightly),
