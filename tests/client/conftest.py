@@ -51,14 +51,14 @@ class FakeConnection(asyncio.BufferedProtocol):
         self.appends: asyncio.Queue[wire.WireCommand] = asyncio.Queue()
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def connection_made(self, transport):
+    def connection_made(self, transport) -> None:
         self.transport = transport
         self.store.connections.append(self)
         self.spawn(self.serve_appends())
         if self.store.refuses:
             transport.abort()
 
-    def connection_lost(self, exc):
+    def connection_lost(self, exc) -> None:
         if self in self.store.connections:
             self.store.connections.remove(self)
         for task in self.tasks:
@@ -67,7 +67,7 @@ class FakeConnection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint):
         return self.receiver.get_buffer(sizehint)
 
-    def buffer_updated(self, nbytes):
+    def buffer_updated(self, nbytes) -> None:
         for code, payload, _ in self.receiver.buffer_updated(nbytes):
             command = decode(code, memoryview(bytes(payload)))
             self.store.received.append(type(command).__name__)
@@ -80,21 +80,21 @@ class FakeConnection(asyncio.BufferedProtocol):
             else:
                 self.spawn(self.answer(command))
 
-    def spawn(self, coroutine):
+    def spawn(self, coroutine) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def send(self, command):
+    def send(self, command) -> None:
         self.transport.write(encode(command))
 
-    async def serve_appends(self):
+    async def serve_appends(self) -> None:
         while True:
             command = await self.appends.get()
             await self.store.gate.wait()
             await self.answer(command)
 
-    async def answer(self, command):
+    async def answer(self, command) -> None:
         store, segments = self.store, self.store.segments
         if store.loses_table_requests and "Table" in type(command).__name__:
             store.request_lost.set()
@@ -127,7 +127,7 @@ class FakeConnection(asyncio.BufferedProtocol):
         except PenstockError as error:
             self.send(wire.ErrorMessage(command.request_id, name, str(error), -1))
 
-    async def carry_out(self, command, name, segments):
+    async def carry_out(self, command, name, segments) -> None:
         match command:
             case wire.SetupAppend():
                 await segments.segment_info(name)
@@ -278,7 +278,7 @@ class FakeConnection(asyncio.BufferedProtocol):
             case _:
                 self.send(wire.OperationUnsupported(command.request_id, type(command).__name__, ""))
 
-    async def append(self, command, name, segments):
+    async def append(self, command, name, segments) -> None:
         if self.store.take("drop_before_append"):
             self.transport.abort()
             return
@@ -377,7 +377,7 @@ class FakeController:
         self.pings = 0
         self.pinged = asyncio.Event()
 
-    async def on_group_updated(self):
+    async def on_group_updated(self) -> None:
         """Called when a group's configuration was replaced and the reply is still to be sent."""
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
@@ -389,7 +389,7 @@ class FakeController:
 
         return call
 
-    async def rpc_find_whole_tail(self, request):
+    async def rpc_find_whole_tail(self, request) -> None:
         """Answer as Pravega's controller, which knows none of Penstock's calls."""
         raise grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata(), "unknown")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,7 +20,7 @@ SEGMENT = f"{STREAM}/0.#epoch.0"
 
 
 @pytest.fixture(scope="module")
-def uri():
+def uri() -> Iterator[str]:
     """A server with one stream of one event."""
     with memory_server() as server, penstock.connect(server.uri) as client:
         client.create_stream(STREAM)
@@ -48,7 +49,7 @@ OPENERS = {
 }
 
 
-def test_everything_there_is_was_looked_at():
+def test_everything_there_is_was_looked_at() -> None:
     """What is new must be alike too, and be among the public names, blocking or not."""
     # Readers are opened by their group, below; an ack is not opened, and a client opens them all.
     assert OPENERS.keys() | {"Reader", "ValueReader", "Ack", "Client"} == set(penstock.client.sync.__all__)
@@ -71,7 +72,7 @@ async def use(thing: object) -> None:
 
 
 @pytest.mark.parametrize("name", OPENERS)
-async def test_everything_is_opened_by_await_and_by_async_with(uri, name):
+async def test_everything_is_opened_by_await_and_by_async_with(uri: str, name) -> None:
     """`await`, `async with`, and both at once."""
     async with aio.connect(uri) as client:
         await use(await OPENERS[name](client))
@@ -83,7 +84,7 @@ async def test_everything_is_opened_by_await_and_by_async_with(uri, name):
             await use(thing)
 
 
-async def test_a_reader_is_opened_as_everything_is(uri):
+async def test_a_reader_is_opened_as_everything_is(uri: str) -> None:
     """It is a group's."""
     async with aio.connect(uri) as client, client.reader_group("alike-aio", [STREAM]) as group:
         await use(await group.reader("a"))
@@ -97,7 +98,7 @@ async def test_a_reader_is_opened_as_everything_is(uri):
 
 
 @pytest.mark.parametrize("name", OPENERS)
-def test_everything_blocking_is_a_context_manager_and_closes_twice(uri, name):
+def test_everything_blocking_is_a_context_manager_and_closes_twice(uri: str, name) -> None:
     """Also after its client was closed. What was closed leaves no warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -116,7 +117,7 @@ def test_everything_blocking_is_a_context_manager_and_closes_twice(uri, name):
         gc.collect()
 
 
-def test_a_blocking_reader_closes_twice_and_after_its_client(uri):
+def test_a_blocking_reader_closes_twice_and_after_its_client(uri: str) -> None:
     """As everything does."""
     with penstock.connect(uri) as client, client.reader_group("alike-sync", [STREAM]) as group:
         with group.reader("a") as reader:
@@ -136,7 +137,7 @@ def test_a_blocking_reader_closes_twice_and_after_its_client(uri):
     assert repr(client).startswith("<Client: client of tcp://")
 
 
-def test_an_event_is_shown_shortly():
+def test_an_event_is_shown_shortly() -> None:
     """A notebook prints whatever a cell ends with, and a payload may have megabytes."""
     event = penstock.Event(b"x" * 1_000_000, 4294967297, 8, "a/b", 1_000_016)
     assert len(repr(event)) < 200
@@ -149,7 +150,7 @@ def test_an_event_is_shown_shortly():
     assert repr(cut) == "StreamCut(scope='a', stream='b', positions={0: 7, 1: 5})"
 
 
-def test_both_spellings_of_a_segment_id_are_read():
+def test_both_spellings_of_a_segment_id_are_read() -> None:
     """`segment_id`, as everywhere, and `segment`, as it was."""
     event = penstock.Event(b"", 7, 0, "a/b", 8)
     assert (event.segment_id, event.segment, event[1]) == (7, 7, 7)
@@ -157,7 +158,7 @@ def test_both_spellings_of_a_segment_id_are_read():
     assert (batch.segment_id, batch.segment) == (7, 7)
 
 
-async def test_an_ack_says_whether_its_event_is_durable(uri):
+async def test_an_ack_says_whether_its_event_is_durable(uri: str) -> None:
     """Open, durable, failed."""
     async with aio.connect(uri) as client, client.event_writer("alike/events") as writer:
         ack = await writer.write(b"second")
@@ -169,7 +170,7 @@ async def test_an_ack_says_whether_its_event_is_durable(uri):
         assert repr(lost).startswith("<Ack: failed: the writer of alike/events was closed before")
 
 
-async def test_an_unopened_object_raises_an_error_that_says_how_to_open_it(uri):
+async def test_an_unopened_object_raises_an_error_that_says_how_to_open_it(uri: str) -> None:
     """The `repr`, which a notebook shows, names the missing `await`."""
     async with aio.connect(uri) as client:
         opening = client.begin_transaction(STREAM)
@@ -177,7 +178,7 @@ async def test_an_unopened_object_raises_an_error_that_says_how_to_open_it(uri):
         assert "not open yet" in repr(client.event_writer(STREAM))
 
 
-def test_words_for_the_ends_of_a_stream_are_the_same_everywhere(uri):
+def test_words_for_the_ends_of_a_stream_are_the_same_everywhere(uri: str) -> None:
     """Of a group's start, in both spellings; those of Spark are in its own tests."""
     with penstock.connect(uri) as client:
         for number, start in enumerate(["earliest", "head", "latest", "tail"]):
@@ -186,7 +187,7 @@ def test_words_for_the_ends_of_a_stream_are_the_same_everywhere(uri):
                 assert cut == (client.head(STREAM) if start in ("earliest", "head") else client.tail(STREAM))
 
 
-async def test_a_reader_of_a_segment_gives_up_waiting_and_loses_nothing(uri):
+async def test_a_reader_of_a_segment_gives_up_waiting_and_loses_nothing(uri: str) -> None:
     """`read` with a limit, as everything that waits has one."""
     async with aio.connect(uri) as client:
         await client.create_stream("alike/bytes")
@@ -201,7 +202,7 @@ async def test_a_reader_of_a_segment_gives_up_waiting_and_loses_nothing(uri):
 
 @pytest.mark.parametrize("name", ["SegmentReader", "ByteReader"])
 @pytest.mark.parametrize("closer", ["itself", "client"])
-async def test_a_waiter_for_bytes_gets_an_error_on_close(uri, name, closer):
+async def test_a_waiter_for_bytes_gets_an_error_on_close(uri: str, name: str, closer: str) -> None:
     """By another task, through the reader or its client; a read after that raises `ClosedError` at once."""
     async with aio.connect(uri) as client:
         stream = f"alike/waits-{name.lower()}-{closer}"

@@ -28,7 +28,7 @@ def add(window, size, key="k"):
     return window.add(b"x" * (size - 8), key, size)
 
 
-def test_single_event_is_sent_at_once_with_number_one():
+def test_single_event_is_sent_at_once_with_number_one() -> None:
     window = new_window()
     add(window, 20)
     block = window.next_to_send(0.0)
@@ -39,7 +39,7 @@ def test_single_event_is_sent_at_once_with_number_one():
     assert window.is_empty
 
 
-def test_small_events_collect_while_a_block_is_in_flight():
+def test_small_events_collect_while_a_block_is_in_flight() -> None:
     window = new_window()
     add(window, 20)
     first = window.next_to_send(0.0)
@@ -52,7 +52,7 @@ def test_small_events_collect_while_a_block_is_in_flight():
     assert window.acknowledge(4, 0.0) == [first, second]
 
 
-def test_full_block_is_closed_and_the_limits_of_the_wire_hold():
+def test_full_block_is_closed_and_the_limits_of_the_wire_hold() -> None:
     window = new_window()
     for _ in range(5):
         add(window, 90)
@@ -65,13 +65,13 @@ def test_full_block_is_closed_and_the_limits_of_the_wire_hold():
     assert window.in_flight_bytes == 180
 
 
-def test_block_larger_than_the_window_is_sent_alone():
+def test_block_larger_than_the_window_is_sent_alone() -> None:
     window = new_window()
     add(window, 1000)
     assert window.next_to_send(0.0).size_bytes == 1000
 
 
-def test_large_event_travels_alone():
+def test_large_event_travels_alone() -> None:
     window = new_window()
     add(window, 20)
     window.add(b"x" * (EVENT_LENGTH_MAX + 1), None, EVENT_LENGTH_MAX + 9)
@@ -86,7 +86,7 @@ def test_large_event_travels_alone():
     assert window.next_to_send(0.0).last_number == 2
 
 
-def test_reconnect_sends_the_rest_again_with_the_same_numbers():
+def test_reconnect_sends_the_rest_again_with_the_same_numbers() -> None:
     window = new_window()
     for _ in range(3):
         add(window, 80)
@@ -101,7 +101,7 @@ def test_reconnect_sends_the_rest_again_with_the_same_numbers():
     assert window.next_to_send(0.0).last_number == 4
 
 
-def test_new_writer_has_no_number_stored():
+def test_new_writer_has_no_number_stored() -> None:
     window = new_window()
     assert window.reconnect(NO_VALUE) == []
     add(window, 20)
@@ -111,7 +111,7 @@ def test_new_writer_has_no_number_stored():
 
 
 @pytest.mark.parametrize("stored", [NO_VALUE, 0, 2, 4])
-def test_impossible_stored_numbers_are_refused(stored):
+def test_impossible_stored_numbers_are_refused(stored) -> None:
     # Blocks of 1, 2 and 3 events; 1 acknowledged; then only 1, 3 and 6 are possible.
     window = new_window()
     for count in (1, 2, 3):
@@ -125,7 +125,7 @@ def test_impossible_stored_numbers_are_refused(stored):
 
 
 @pytest.mark.parametrize("number", [0, 2, 9])
-def test_impossible_acknowledgements_are_refused(number):
+def test_impossible_acknowledgements_are_refused(number: int) -> None:
     window = new_window()
     add(window, 80)
     window.add_many([b"", b""], [None, None], 90)
@@ -135,7 +135,7 @@ def test_impossible_acknowledgements_are_refused(number):
         window.acknowledge(number, 0.0)
 
 
-def test_taking_all_gives_events_and_keys_back_in_order():
+def test_taking_all_gives_events_and_keys_back_in_order() -> None:
     window = new_window()
     for index in range(6):
         window.add(b"%d" % index, f"k{index}", 40)
@@ -148,7 +148,7 @@ def test_taking_all_gives_events_and_keys_back_in_order():
 
 
 @pytest.mark.parametrize("is_framed", [False, True])
-def test_late_hashed_keys_stay_with_their_events(is_framed):
+def test_late_hashed_keys_stay_with_their_events(is_framed: bool) -> None:
     """Single events, runs and runs by key in one block, cut into pieces: each event has its own key again."""
     window = new_window(replace(LIMITS, block_bytes_max=10_000))
     written = [(b"%d" % number, f"k{number % 3}") for number in range(40)]
@@ -170,7 +170,7 @@ def test_late_hashed_keys_stay_with_their_events(is_framed):
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_every_event_is_stored_once_in_order_under_any_fault(data):
+def test_every_event_is_stored_once_in_order_under_any_fault(data) -> None:
     # A model store applies blocks, loses connections with any prefix of the wire applied, and loses acks.
     window = new_window()
     stored: list[bytes] = []
@@ -180,7 +180,7 @@ def test_every_event_is_stored_once_in_order_under_any_fault(data):
     count = 0
     acknowledged = 0
 
-    def apply(block):
+    def apply(block) -> None:
         nonlocal last_stored
         first = block.last_number - block.event_count + 1
         assert first == (1 if last_stored == NO_VALUE else last_stored + 1)
@@ -221,7 +221,7 @@ def test_every_event_is_stored_once_in_order_under_any_fault(data):
     assert all(ack.is_done and ack.error is None for ack in acks)
 
 
-def test_ack_follows_its_parts():
+def test_ack_follows_its_parts() -> None:
     whole, one, two = AckState(), AckState(), AckState()
     whole._follow([one, two])
     one._settle()
@@ -239,7 +239,9 @@ def test_ack_follows_its_parts():
     st.booleans(),
     st.booleans(),
 )
-def test_a_split_block_keeps_its_events_and_keys_in_order_within_the_bounds(events, bounds, is_framed, is_added_to):
+def test_a_split_block_keeps_its_events_and_keys_in_order_within_the_bounds(
+    events, bounds, is_framed, is_added_to
+) -> None:
     """Framed or not, and also when it is added to in between: at least one each time, and nothing twice."""
     window = AppendWindow(replace(LIMITS, block_bytes_max=100_000), AckState)
     for number, event in enumerate(events):

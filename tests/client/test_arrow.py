@@ -27,7 +27,7 @@ CASES = {
 @pytest.mark.parametrize("events", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
 @pytest.mark.parametrize("bytes_max", [1, 100, 1 << 20])
-def test_framing_an_array_equals_framing_a_list(events, kind, bytes_max):
+def test_framing_an_array_equals_framing_a_list(events, kind, bytes_max: int) -> None:
     array = pa.array(events, kind)
     blocks = [(bytes(data), count) for data, count in frame_array(array, bytes_max)]
     assert b"".join(data for data, _ in blocks) == frame_events(events)
@@ -35,7 +35,7 @@ def test_framing_an_array_equals_framing_a_list(events, kind, bytes_max):
     assert all(len(data) <= bytes_max or count == 1 for data, count in blocks)
 
 
-def test_slices_and_chunks_are_framed_right():
+def test_slices_and_chunks_are_framed_right() -> None:
     array = pa.array(CASES["mixed"])
     assert b"".join(bytes(data) for data, _ in frame_array(array[20:50], 100)) == frame_events(CASES["mixed"][20:50])
     chunked = pa.chunked_array([array[:3], array[3:3], array[3:]])
@@ -47,7 +47,7 @@ def test_slices_and_chunks_are_framed_right():
 
 @pytest.mark.parametrize("events", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("cut", [0, 1, 8, 9])
-def test_unframing_leaves_a_cut_event(events, cut):
+def test_unframing_leaves_a_cut_event(events, cut: int) -> None:
     whole = frame_events(events)
     data = whole + frame_events([b"123456789"])[:cut]
     payloads, starts, consumed = unframe(data)
@@ -57,7 +57,9 @@ def test_unframing_leaves_a_cut_event(events, cut):
     payloads.validate(full=True)
 
 
-def test_events_of_equal_length_are_split_without_joining_the_head_or_scanning_each(monkeypatch):
+def test_events_of_equal_length_are_split_without_joining_the_head_or_scanning_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(arrow_module, "starts_of", None)
     data = frame_events([b"abcde"] * 10)
     payloads, starts, consumed = unframe(memoryview(data), head=frame_events([b"ABCDE"]))
@@ -65,7 +67,7 @@ def test_events_of_equal_length_are_split_without_joining_the_head_or_scanning_e
     assert (starts.tolist(), consumed) == (list(range(0, 143, 13)), 143)
 
 
-def test_a_head_may_hold_several_events():
+def test_a_head_may_hold_several_events() -> None:
     payloads, starts, consumed = unframe(frame_events([b"ef"] * 3), head=frame_events([b"ab", b"cd"]))
     assert payloads.to_pylist() == [b"ab", b"cd", b"ef", b"ef", b"ef"]
     assert (starts.tolist(), consumed) == ([0, 10, 20, 30, 40], 50)
@@ -80,7 +82,7 @@ def test_a_head_may_hold_several_events():
     cut=st.binary(max_size=30),
     is_bad=st.booleans(),
 )
-def test_a_head_with_data_gives_the_same_events_as_their_concatenation(events, head, cut, is_bad):
+def test_a_head_with_data_gives_the_same_events_as_their_concatenation(events, head, cut, is_bad) -> None:
     # Against the chain of lengths, event by event: of one length and not, whole, cut, and not events at all.
     first = b"" if head is None else frame_events([head])
     data = frame_events(events) + (b"\xff" * 8 if is_bad else frame_events([cut])[:-1])
@@ -98,7 +100,7 @@ def test_a_head_with_data_gives_the_same_events_as_their_concatenation(events, h
     assert payloads.to_pylist() == [whole[at + 8 : to] for at, to in zip(expected, ends, strict=False)]
 
 
-def test_bad_header_is_reported():
+def test_bad_header_is_reported() -> None:
     data = frame_events([b"abc"] * 5) + b"\0\0\0\1\0\0\0\0"
     # The five events before it are returned; the call that starts there raises.
     starts, end = starts_of(data, source="s", base_offset=100)
@@ -110,14 +112,14 @@ def test_bad_header_is_reported():
         starts_of(b"\xff" * 20)
 
 
-def test_keys_come_back_as_text():
+def test_keys_come_back_as_text() -> None:
     keys = pa.chunked_array([["a", "b", "a"], ["c"]])
     assert keys_of(keys) == ["a", "b", "a", "c"]
     assert is_arrow(keys)
     assert not is_arrow(["a"])
 
 
-def test_other_types_and_nulls_are_refused():
+def test_other_types_and_nulls_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="int64"):
         list(frame_array(pa.array([1]), 100))
     with pytest.raises(InvalidArgumentError, match="1 nulls"):

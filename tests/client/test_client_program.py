@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,7 +23,7 @@ from penstock.server.standalone import Standalone
 
 
 @pytest.fixture(scope="module")
-def uri():
+def uri() -> Iterator[str]:
     """A running server's controller."""
     portal = Portal("server")
     settings = StandaloneSettings(is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0)
@@ -37,7 +38,7 @@ _names = iter(range(1_000_000))
 
 
 @pytest.fixture
-def stream(uri):
+def stream(uri: str) -> str:
     """A new stream."""
     name = f"programs/stream-{next(_names)}"
     with penstock.connect(uri) as client:
@@ -63,7 +64,7 @@ def events_in(uri: str, stream: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("last_line", ["", "raise SystemExit(3)", "1 / 0"])
-def test_a_program_that_ends_without_closing_loses_nothing(uri, stream, last_line):
+def test_a_program_that_ends_without_closing_loses_nothing(uri: str, stream: str, last_line: str) -> None:
     # It lost 2 000 of 20 000 without a word.
     ended = run_program(
         f"""
@@ -78,7 +79,7 @@ def test_a_program_that_ends_without_closing_loses_nothing(uri, stream, last_lin
     assert [int(event) for event in events_in(uri, stream)] == list(range(20_000))
 
 
-def test_an_interrupted_program_loses_nothing(uri, stream):
+def test_an_interrupted_program_loses_nothing(uri: str, stream: str) -> None:
     """Ctrl-C in the middle of its blocks: they are left at once, and closed behind."""
     ended = run_program(
         """
@@ -94,7 +95,7 @@ def test_an_interrupted_program_loses_nothing(uri, stream):
     assert [int(event) for event in events_in(uri, stream)] == list(range(20_000))
 
 
-def test_the_number_of_unflushed_events_is_logged_at_exit():
+def test_the_number_of_unflushed_events_is_logged_at_exit() -> None:
     """The server is gone before the program ends. It waits `exit_timeout_s`, and no longer."""
     source = """
         import penstock
@@ -122,7 +123,7 @@ def test_the_number_of_unflushed_events_is_logged_at_exit():
     assert "Traceback" not in ended.stderr
 
 
-def test_a_forked_child_gets_an_error_at_once_and_the_parent_continues(uri, stream):
+def test_a_forked_child_gets_an_error_at_once_and_the_parent_continues(uri: str, stream: str) -> None:
     # It hung: the thread it waited for was not in its process.
     ended = run_program(
         """
@@ -165,7 +166,7 @@ def test_a_forked_child_gets_an_error_at_once_and_the_parent_continues(uri, stre
     assert events_in(uri, stream) == [b"before"] * 100 + [b"after"] * 100
 
 
-def test_a_child_may_connect_if_its_parent_has_not(uri, stream):
+def test_a_child_may_connect_if_its_parent_has_not(uri: str, stream: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(f"""
         import os, sys, penstock
@@ -182,7 +183,7 @@ def test_a_child_may_connect_if_its_parent_has_not(uri, stream):
     assert events_in(uri, stream) == [b"x"] * 2
 
 
-def test_a_dropped_client_ends_its_thread_and_stores_accepted_events(uri, stream):
+def test_a_dropped_client_ends_its_thread_and_stores_accepted_events(uri: str, stream: str) -> None:
     threads = threading.active_count()
 
     def use() -> None:
@@ -206,7 +207,7 @@ def test_a_dropped_client_ends_its_thread_and_stores_accepted_events(uri, stream
         penstock.connect(uri).stream_exists(stream)
 
 
-def test_a_dropped_writer_stores_accepted_events_and_is_closed(uri, stream):
+def test_a_dropped_writer_stores_accepted_events_and_is_closed(uri: str, stream: str) -> None:
     with penstock.connect(uri) as client:
         writers = [client.event_writer(stream)]
         inner = writers[0]._part
@@ -221,7 +222,7 @@ def test_a_dropped_writer_stores_accepted_events_and_is_closed(uri, stream):
     assert events_in(uri, stream) == [b"x"]
 
 
-def test_objects_made_by_a_client_keep_it_alive(uri, stream):
+def test_objects_made_by_a_client_keep_it_alive(uri: str, stream: str) -> None:
     writer = penstock.connect(uri).event_writer(stream)
     gc.collect()
     writer.write(b"x").wait(10)
@@ -232,7 +233,7 @@ def test_objects_made_by_a_client_keep_it_alive(uri, stream):
     writer.close()
 
 
-def test_a_client_can_be_closed_by_several_threads(uri, stream):
+def test_a_client_can_be_closed_by_several_threads(uri: str, stream: str) -> None:
     client = penstock.connect(uri)
     writer = client.event_writer(stream)
     for _ in range(1000):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from random import Random
 
 import grpc
@@ -39,7 +40,7 @@ SETTINGS = ClientSettings(controller_attempt_count_max=3, retry_delay_max_s=0.02
 class Script(ControllerServiceServicer):
     """Answers each call with the next scripted answer: a message, or a status code to fail with."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.answers = []
         self.requests = []
 
@@ -57,7 +58,7 @@ for _name in [name for name in vars(ControllerServiceServicer) if not name.start
 
 
 @pytest.fixture
-async def script():
+async def script() -> AsyncIterator[Script]:
     script = Script()
     server = grpc.aio.server()
     add_ControllerServiceServicer_to_server(script, server)
@@ -69,7 +70,7 @@ async def script():
     await server.stop(None)
 
 
-async def test_transient_errors_are_retried(script):
+async def test_transient_errors_are_retried(script: Script) -> None:
     script.answers = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, pb.ExistsResponse(exists=True)]
     assert await script.client.scope_exists("a")
     assert len(script.requests) == 3
@@ -85,20 +86,20 @@ async def test_transient_errors_are_retried(script):
         (grpc.StatusCode.UNAUTHENTICATED, AuthenticationError),
     ],
 )
-async def test_permanent_errors_are_not_retried(script, code, error):
+async def test_permanent_errors_are_not_retried(script: Script, code, error) -> None:
     script.answers = [code]
     with pytest.raises(error, match="on purpose"):
         await script.client.current_segments("a", "b")
     assert len(script.requests) == 1
 
 
-async def test_a_controller_without_stream_identities_returns_none(script):
+async def test_a_controller_without_stream_identities_returns_none(script: Script) -> None:
     """Pravega's own controller has no such service: gRPC answers UNIMPLEMENTED."""
     assert await script.client.stream_identity("a", "b") is None
     assert script.requests == []
 
 
-async def test_query_without_an_answer_is_unavailable_and_change_is_unknown(script):
+async def test_query_without_an_answer_is_unavailable_and_change_is_unknown(script: Script) -> None:
     script.answers = [grpc.StatusCode.UNAVAILABLE] * 6
     with pytest.raises(ControllerUnavailableError, match="3 attempts"):
         await script.client.stream_exists("a", "b")
@@ -106,7 +107,7 @@ async def test_query_without_an_answer_is_unavailable_and_change_is_unknown(scri
         await script.client.seal_stream("a", "b")
 
 
-async def test_created_by_an_unanswered_attempt_is_not_called_existing(script):
+async def test_created_by_an_unanswered_attempt_is_not_called_existing(script: Script) -> None:
     # First attempt: no answer. Second: it exists. A scope is then as wanted; a stream's policies are unknown.
     script.answers = [grpc.StatusCode.UNAVAILABLE, pb.CreateScopeStatus(status=pb.CreateScopeStatus.SCOPE_EXISTS)]
     await script.client.create_scope("a")
@@ -123,7 +124,7 @@ async def test_created_by_an_unanswered_attempt_is_not_called_existing(script):
     await script.client.delete_stream("a", "b")
 
 
-async def test_with_exist_ok_a_concurrent_creation_is_success(script):
+async def test_with_exist_ok_a_concurrent_creation_is_success(script: Script) -> None:
     # No answer, then "exists", then the query whether it does: with `exist_ok` that is success.
     async with Client("tcp://unused:9090", SETTINGS, controller=script.client) as client:
         unsure = [grpc.StatusCode.UNAVAILABLE, pb.CreateStreamStatus(status=pb.CreateStreamStatus.STREAM_EXISTS)]
@@ -164,18 +165,18 @@ CREATE, UPDATE, DELETE = pb.CreateStreamStatus, pb.UpdateStreamStatus, pb.Delete
         ),
     ],
 )
-async def test_refusals_have_their_types(script, call, answer, error):
+async def test_refusals_have_their_types(script: Script, call, answer, error) -> None:
     script.answers = [answer]
     with pytest.raises(error):
         await call(script.client)
 
 
-async def test_sealing_twice_is_fine(script):
+async def test_sealing_twice_is_fine(script: Script) -> None:
     script.answers = [UPDATE(status=UPDATE.STREAM_SEALED)]
     await script.client.seal_stream("a", "b")
 
 
-async def test_scale_waits_until_it_is_complete(script):
+async def test_scale_waits_until_it_is_complete(script: Script) -> None:
     script.answers = [
         pb.ScaleResponse(status=pb.ScaleResponse.STARTED, epoch=3),
         pb.ScaleStatusResponse(status=pb.ScaleStatusResponse.IN_PROGRESS),
@@ -188,7 +189,7 @@ async def test_scale_waits_until_it_is_complete(script):
 
 
 @pytest.mark.parametrize("bound", [0.5, 0.25])
-async def test_scale_that_was_done_by_an_attempt_without_an_answer_is_done(script, bound):
+async def test_scale_that_was_done_by_an_attempt_without_an_answer_is_done(script: Script, bound: float) -> None:
     """The segments were replaced by this scale, which then succeeds, or by a different one: then it is refused."""
     ends = [(0.0, bound), (bound, 1.0)]
     following = [
@@ -215,7 +216,7 @@ async def test_scale_that_was_done_by_an_attempt_without_an_answer_is_done(scrip
     assert script.answers == []
 
 
-async def test_configuration_survives_the_wire(script):
+async def test_configuration_survives_the_wire(script: Script) -> None:
     config = StreamConfig(
         Scaling.by_data_rate(100, factor=3, min_segments=2), Retention.by_size(1000, 2000), ("x", "y"), 5, 6
     )
@@ -225,7 +226,7 @@ async def test_configuration_survives_the_wire(script):
     assert await script.client.stream_config("a", "b") == config
 
 
-async def test_segments_between_two_cuts(script):
+async def test_segments_between_two_cuts(script: Script) -> None:
     script.answers = [pb.StreamCutRangeResponse(segments=[pb.SegmentId(segmentId=5)])]
     found = await script.client.segments_between(StreamCut("a", "b", {0: 1}), StreamCut("a", "b", {5: 2}))
     assert found == [5]
@@ -233,7 +234,7 @@ async def test_segments_between_two_cuts(script):
     assert dict(script.requests[0].to) == {5: 2}
 
 
-async def test_cuts_that_form_no_range_are_refused_at_once_for_any_message(script):
+async def test_cuts_that_form_no_range_are_refused_at_once_for_any_message(script: Script) -> None:
     """A controller answers UNKNOWN, in words of its own. Once that may be a fault of gRPC's, which passes."""
     start, end = StreamCut("a", "b", {3: 0, 1 << 32 | 4: 0}), StreamCut("a", "b", {1: 0, 1 << 32 | 5: 0})
     script.answers = [grpc.StatusCode.UNKNOWN, pb.StreamCutRangeResponse(segments=[pb.SegmentId(segmentId=5)])]
@@ -245,7 +246,7 @@ async def test_cuts_that_form_no_range_are_refused_at_once_for_any_message(scrip
     assert len(script.requests) == 2
 
 
-async def test_host_of_a_transaction_segment_is_that_of_its_parent(script):
+async def test_host_of_a_transaction_segment_is_that_of_its_parent(script: Script) -> None:
     script.answers = [pb.NodeUri(endpoint="h", port=1)]
     name = "a/b/7.#epoch.2#transaction." + "0" * 32
     assert await script.client.endpoint_of(name) == ("h", 1)
@@ -263,7 +264,7 @@ async def test_host_of_a_transaction_segment_is_that_of_its_parent(script):
         ("tcp://[::1]:9090", ["[::1]:9090"], False),
     ],
 )
-def test_controller_addresses(uri, addresses, use_tls):
+def test_controller_addresses(uri: str, addresses: list[str], use_tls: bool) -> None:
     assert parse_controller_uri(uri) == (tuple(addresses), use_tls)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,9 @@ from penstock.client.client import Client
 from penstock.client.stream_events import StreamEvents
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
+
+if TYPE_CHECKING:
+    from client.conftest import Cluster
 
 STREAM = "shop/orders"
 KEYS = [f"customer-{number}" for number in range(8)]
@@ -61,7 +65,7 @@ def no_truncation(segment: str, offset: int, start_offset: int) -> None:
     raise AssertionError((segment, offset, start_offset))
 
 
-async def test_a_scaled_stream_is_read_in_order_of_its_keys(cluster):
+async def test_a_scaled_stream_is_read_in_order_of_its_keys(cluster: Cluster) -> None:
     async with cluster.client() as client:
         tails = await scaled_stream(cluster, client)
         head = await client.head(STREAM)
@@ -71,7 +75,7 @@ async def test_a_scaled_stream_is_read_in_order_of_its_keys(cluster):
         in_order(following, 0, 1200)
 
 
-async def test_a_merged_segment_waits_for_all_that_it_replaces(cluster):
+async def test_a_merged_segment_waits_for_all_that_it_replaces(cluster: Cluster) -> None:
     # One of the two has much more to read than the other: what follows both must not come when the shorter is done.
     from penstock.model.policies import Scaling
 
@@ -91,7 +95,7 @@ async def test_a_merged_segment_waits_for_all_that_it_replaces(cluster):
         assert found[-3:] == ["after"] * 3
 
 
-async def test_exactly_the_events_between_two_cuts_are_read(cluster):
+async def test_exactly_the_events_between_two_cuts_are_read(cluster: Cluster) -> None:
     async with cluster.client() as client:
         tails = await scaled_stream(cluster, client)
         in_order(await events_of(StreamEvents(client, tails[0], tails[1], on_truncated=no_truncation)), 400, 800)
@@ -99,7 +103,7 @@ async def test_exactly_the_events_between_two_cuts_are_read(cluster):
         assert await events_of(StreamEvents(client, tails[1], tails[1], on_truncated=no_truncation)) == []
 
 
-async def test_a_segment_that_a_cut_has_not_reached_is_not_read(cluster):
+async def test_a_segment_that_a_cut_has_not_reached_is_not_read(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await scaled_stream(cluster, client)
         stream = cluster.controller.all["shop", "orders"]
@@ -110,7 +114,7 @@ async def test_a_segment_that_a_cut_has_not_reached_is_not_read(cluster):
         in_order(everything, 0, 1200)
 
 
-async def test_only_the_segments_of_a_key_are_read(cluster):
+async def test_only_the_segments_of_a_key_are_read(cluster: Cluster) -> None:
     async with cluster.client() as client:
         tails = await scaled_stream(cluster, client)
         head = await client.head(STREAM)
@@ -126,7 +130,7 @@ async def test_only_the_segments_of_a_key_are_read(cluster):
                 assert end is None or len(found) < 1200
 
 
-async def test_following_waits_for_new_events(cluster):
+async def test_following_waits_for_new_events(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         events = StreamEvents(client, await client.tail(STREAM), None, on_truncated=no_truncation)
@@ -135,7 +139,7 @@ async def test_following_waits_for_new_events(cluster):
         in_order(await waiting, 0, 3)
 
 
-async def test_an_end_before_the_start_is_refused(cluster):
+async def test_an_end_before_the_start_is_refused(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         head = await client.head(STREAM)
@@ -144,14 +148,14 @@ async def test_an_end_before_the_start_is_refused(cluster):
             await events_of(StreamEvents(client, await client.tail(STREAM), head, on_truncated=no_truncation))
 
 
-async def test_an_end_of_an_older_epoch_is_refused(cluster):
+async def test_an_end_of_an_older_epoch_is_refused(cluster: Cluster) -> None:
     async with cluster.client() as client:
         tails = await scaled_stream(cluster, client)
         with pytest.raises(InvalidArgumentError, match="the end is before the start"):
             await events_of(StreamEvents(client, tails[2], tails[0], on_truncated=no_truncation))
 
 
-async def test_an_end_inside_an_event_is_reported(cluster):
+async def test_an_end_inside_an_event_is_reported(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         head = await client.head(STREAM)
@@ -162,7 +166,7 @@ async def test_an_end_inside_an_event_is_reported(cluster):
             await events_of(StreamEvents(client, head, inside, on_truncated=no_truncation))
 
 
-async def test_truncated_events_are_reported_and_reading_continues_after_them(cluster):
+async def test_truncated_events_are_reported_and_reading_continues_after_them(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         head = await client.head(STREAM)
@@ -176,7 +180,7 @@ async def test_truncated_events_are_reported_and_reading_continues_after_them(cl
         assert told == [("shop/orders/0.#epoch.0", 0, middle)]
 
 
-async def test_segments_that_are_gone_are_at_their_end(cluster):
+async def test_segments_that_are_gone_are_at_their_end(cluster: Cluster) -> None:
     async with cluster.client() as client:
         tails = await scaled_stream(cluster, client)
         head = await client.head(STREAM)

@@ -32,14 +32,14 @@ LIMIT = 2000
 class Answers(ControllerServiceServicer):
     """Hangs where a scope is called "hang", and is out of something where it has another name."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.calls = []
         self.hanging = asyncio.Event()
 
     async def checkScopeExists(self, request, context):
         return await self.createScope(request, context)
 
-    async def createScope(self, request, context):
+    async def createScope(self, request, context) -> None:
         self.calls.append(request.scope)
         if request.scope == "hang":
             self.hanging.set()
@@ -71,7 +71,7 @@ async def serving(*, calls_max=None, sends_max=-1, **changes):
         await server.stop(None)
 
 
-async def test_a_too_long_request_is_not_retried():
+async def test_a_too_long_request_is_not_retried() -> None:
     async with serving() as (client, answers):
         with pytest.raises(InvalidArgumentError, match="message_bytes_max of the controller") as caught:
             await client.create_scope("x" * 2 * LIMIT)
@@ -86,7 +86,7 @@ async def test_a_too_long_request_is_not_retried():
     [({"sends_max": LIMIT}, "message_bytes"), ({"controller_reply_bytes_max": LIMIT}, "controller_reply_bytes")],
     ids=["for the controller", "for the client"],
 )
-async def test_a_too_long_reply_names_the_limit_that_it_exceeds(options, setting):
+async def test_a_too_long_reply_names_the_limit_that_it_exceeds(options, setting: str) -> None:
     async with serving(**options) as (client, answers):
         with pytest.raises(ReplyTooLongError, match=rf"\({setting}_max"):
             async for _ in client.scopes():
@@ -94,7 +94,7 @@ async def test_a_too_long_reply_names_the_limit_that_it_exceeds(options, setting
     assert answers.calls == ["listScopes"]
 
 
-async def test_a_controller_with_too_many_calls_has_no_full_disk():
+async def test_a_controller_with_too_many_calls_has_no_full_disk() -> None:
     """Nothing was done, so a change has no unknown outcome; and it is repeated."""
     async with serving(calls_max=1) as (client, answers):
         hanging = asyncio.ensure_future(client._stub.checkScopeExists(pb.ScopeInfo(scope="hang")))
@@ -115,7 +115,7 @@ async def test_a_controller_with_too_many_calls_has_no_full_disk():
         ("busy", REFUSED, OutcomeUnknownError, ControllerUnavailableError),
     ],
 )
-async def test_only_the_controllers_own_code_means_a_full_disk(scope, why, of_change, of_query):
+async def test_only_the_controllers_own_code_means_a_full_disk(scope: str, why, of_change, of_query) -> None:
     """Of another cause, as a proxy's limit of requests, it is not known whether anything was done."""
     async with serving() as (client, answers):
         said = asyncio.ensure_future(client.create_scope(scope))
@@ -144,7 +144,7 @@ async def test_only_the_controllers_own_code_means_a_full_disk(scope, why, of_ch
         (None, Exhaustion.REFUSED),
     ],
 )
-def test_causes_follow_from_grpc_status_and_details(details, cause):
+def test_causes_follow_from_grpc_status_and_details(details: str | None, cause: Exhaustion) -> None:
     """The texts of gRPC's core, and of Java's servers; a full disk by what the controller adds alone."""
 
     def error(code, **metadata):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import traceback
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +19,7 @@ SETTINGS = penstock.ClientSettings(first_contact_timeout_s=0.2)
 
 
 @pytest.fixture(scope="module")
-def uri():
+def uri() -> Iterator[str]:
     """A running server's controller."""
     portal = Portal("server")
     settings = StandaloneSettings(is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0)
@@ -30,7 +31,7 @@ def uri():
 
 
 @pytest.fixture
-def silent_port():
+def silent_port() -> Iterator[int]:
     """A port that accepts connections, sends nothing, and closes each connection on its first bytes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -51,7 +52,7 @@ def silent_port():
     thread.join(5)
 
 
-def test_a_missing_server_is_a_connection_error_that_names_the_command_that_starts_one():
+def test_a_missing_server_is_a_connection_error_that_names_the_command_that_starts_one() -> None:
     # It said after 8 s that the outcome was unknown and it may have been done.
     assert penstock.ClientSettings().first_contact_timeout_s + LOOK_TIMEOUT_S < 2
     with penstock.connect("tcp://127.0.0.1:1", SETTINGS) as client, pytest.raises(ConnectionError) as caught:
@@ -63,7 +64,7 @@ def test_a_missing_server_is_a_connection_error_that_names_the_command_that_star
         assert part in str(error)
 
 
-def test_the_address_of_a_segment_store_is_distinguished_from_that_of_a_controller(uri):
+def test_the_address_of_a_segment_store_is_distinguished_from_that_of_a_controller(uri: str) -> None:
     with penstock.connect(uri) as client:
         client.create_stream("contact/one", exist_ok=True)
         _, port = client._portal.call(client._client._controller_client.endpoint_of("contact/one/0.#epoch.0"))
@@ -75,7 +76,7 @@ def test_the_address_of_a_segment_store_is_distinguished_from_that_of_a_controll
 
 
 @pytest.fixture
-def port_of_another_protocol():
+def port_of_another_protocol() -> Iterator[int]:
     """The port of something that talks at once, in frames that no segment store has."""
     held = []
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -99,7 +100,9 @@ def port_of_another_protocol():
         connection.close()
 
 
-def test_another_protocol_at_the_address_is_reported_in_the_error_only(port_of_another_protocol, caplog):
+def test_another_protocol_at_the_address_is_reported_in_the_error_only(
+    port_of_another_protocol: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """A controller that is too busy to answer in time does, too; nothing is logged beside the error."""
     refused = pytest.raises(ConnectionError, match="the server there does not answer as a controller")
     with penstock.connect(f"tcp://127.0.0.1:{port_of_another_protocol}", SETTINGS) as client, refused:
@@ -107,14 +110,14 @@ def test_another_protocol_at_the_address_is_reported_in_the_error_only(port_of_a
     assert [record.message for record in caplog.records if "penstock" in record.name] == []
 
 
-def test_another_service_at_the_address_is_identified_in_the_error(silent_port):
+def test_another_service_at_the_address_is_identified_in_the_error(silent_port: int) -> None:
     refused = pytest.raises(ConnectionError, match="the server at this address is not a controller")
     with penstock.connect(f"tcp://127.0.0.1:{silent_port}", SETTINGS) as client, refused:
         client.stream_exists("a/b")
 
 
 @pytest.mark.parametrize(("lease_s", "bound"), [(1, "min value is 10000"), (100_000, "max value is 600000")])
-def test_a_lease_out_of_bounds_is_refused_at_once_with_the_bound(uri, lease_s, bound):
+def test_a_lease_out_of_bounds_is_refused_at_once_with_the_bound(uri: str, lease_s: int, bound: str) -> None:
     # It was tried again for 9 s, then blamed on the controller.
     with penstock.connect(uri) as client:
         client.create_stream("contact/one", exist_ok=True)
@@ -122,7 +125,7 @@ def test_a_lease_out_of_bounds_is_refused_at_once_with_the_bound(uri, lease_s, b
             client.begin_transaction("contact/one", lease_s=lease_s)
 
 
-def test_errors_come_without_those_of_grpc(uri):
+def test_errors_come_without_those_of_grpc(uri: str) -> None:
     with penstock.connect(uri) as client, pytest.raises(penstock.NoSuchStreamError) as caught:
         client.stream_config("contact/missing")
     said = "".join(traceback.format_exception(caught.value))

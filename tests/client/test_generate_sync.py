@@ -23,7 +23,7 @@ NO_TWIN = {"Event", "EventBatch", "Opening", "ValueBatch", "ValueEvent", "connec
 FILES = {"ByteReader", "ByteWriter"}
 
 
-def test_committed_modules_equal_the_generated_ones():
+def test_committed_modules_equal_the_generated_ones() -> None:
     """A change of an async class requires a run of the generator; its output may not be edited."""
     made = generate()
     for name, text in made.items():
@@ -32,7 +32,7 @@ def test_committed_modules_equal_the_generated_ones():
     assert found == made.keys()
 
 
-def test_each_class_of_the_async_client_has_a_blocking_twin():
+def test_each_class_of_the_async_client_has_a_blocking_twin() -> None:
     """By the same name."""
     assert set(aio.__all__) - NO_TWIN == set(sync.__all__)
 
@@ -47,7 +47,7 @@ def public(kind: type) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", sorted(set(aio.__all__) - NO_TWIN))
-def test_a_blocking_class_has_all_members_of_the_async_one(name):
+def test_a_blocking_class_has_all_members_of_the_async_one(name) -> None:
     """Each public member, with the same parameters: what is for the client's own parts alone is not public."""
     omitted = {"abandon", "is_open", "is_closed", "current_end"} if name in FILES else set()
     ours, theirs = public(getattr(sync, name)), public(getattr(aio, name))
@@ -63,7 +63,7 @@ def test_a_blocking_class_has_all_members_of_the_async_one(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(sync.__all__)))
-def test_docstrings_of_blocking_classes_do_not_mention_await(name):
+def test_docstrings_of_blocking_classes_do_not_mention_await(name) -> None:
     """Every public member has one, and none of them says `await`."""
     kind = getattr(sync, name)
     own = {member for base in kind.__mro__ if base.__module__.startswith("penstock") for member in vars(base)}
@@ -115,7 +115,7 @@ def made_of(text: str, **options: object) -> str:
     return generate_class(spec, Source("thing", text), {"Reader": "penstock.client.sync.reader"})
 
 
-def test_each_kind_of_member_becomes_its_blocking_form():
+def test_each_kind_of_member_becomes_its_blocking_form() -> None:
     """A coroutine, an iterator, an opening, a plain function, attributes; types are imported from where they come."""
     text = made_of(SOURCE)
     compile(text, "thing.py", "exec")
@@ -137,7 +137,7 @@ def test_each_kind_of_member_becomes_its_blocking_form():
     assert "_hidden" not in text
 
 
-def test_bodies_come_from_the_table():
+def test_bodies_come_from_the_table() -> None:
     """The signature and the docstring stay those of the async method."""
     text = made_of(SOURCE, bodies={"look": "return cut\n"})
     assert "def look(self, cut: StreamCut, *, depth: int = 3) -> StreamCut:" in text
@@ -158,7 +158,7 @@ def test_bodies_come_from_the_table():
         ("f: int", "no '#:' comment"),
     ],
 )
-def test_a_member_without_blocking_form_is_refused(method, complaint):
+def test_a_member_without_blocking_form_is_refused(method: str, complaint: str | None) -> None:
     """A method that would be wrong, untyped or without words for its caller is not generated silently."""
     text = f'from penstock.client.groups.reader import Reader\n\nclass Thing:\n    """A thing."""\n\n    {method}\n'
     if complaint is None:
@@ -168,6 +168,6 @@ def test_a_member_without_blocking_form_is_refused(method, complaint):
         made_of(text)
 
 
-def test_generated_modules_stay_small():
+def test_generated_modules_stay_small() -> None:
     """Rooms, not halls: as everywhere."""
     assert all(text.count("\n") < 600 for text in generate().values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from penstock.client.settings import ClientSettings
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import GroupRetention
 from penstock.testing import memory_server
+from penstock_simulation.simulated.zookeeper import Server
 
 FAST = ClientSettings(
     position_interval_s=0.05, reader_group_refresh_s=0.02, reader_group_stream_refresh_s=0.05, reader_timeout_s=0.5,
@@ -42,7 +44,7 @@ def beat(state: GroupState, name: str, offset: int) -> GroupState:
     return rgs.beat(state, name, {one: HeldSegment(offset, each.turn) for one, each in held.items()})
 
 
-def test_it_is_taken_when_the_last_awaited_reader_has_stored_its_positions():
+def test_it_is_taken_when_the_last_awaited_reader_has_stored_its_positions() -> None:
     state = rgs.begin_checkpoint(with_readers("a", "b"), 1)
     state = beat(state, "a", 10)
     assert state.checkpoint.awaited == ["b"]
@@ -55,7 +57,7 @@ def test_it_is_taken_when_the_last_awaited_reader_has_stored_its_positions():
     assert rgs.checkpoint_cuts(beat(state, "a", 30)) == rgs.checkpoint_cuts(state)
 
 
-def test_concurrent_starts_of_a_checkpoint_start_one_and_a_late_start_none():
+def test_concurrent_starts_of_a_checkpoint_start_one_and_a_late_start_none() -> None:
     state = rgs.begin_checkpoint(with_readers("a", "b"), 1)
     assert rgs.begin_checkpoint(state, 1) == state
     assert rgs.begin_checkpoint(state, 2) == state
@@ -64,7 +66,7 @@ def test_concurrent_starts_of_a_checkpoint_start_one_and_a_late_start_none():
     assert rgs.begin_checkpoint(state, 2).checkpoint.awaited == ["a", "b"]
 
 
-def test_a_checkpoint_stops_waiting_for_a_dead_reader_and_waits_for_a_restarted_one():
+def test_a_checkpoint_stops_waiting_for_a_dead_reader_and_waits_for_a_restarted_one() -> None:
     state = beat(rgs.begin_checkpoint(with_readers("a", "b"), 1), "a", 10)
     again = rgs.join(state, "b", "b2")
     assert again.checkpoint.awaited == ["b"]
@@ -75,7 +77,7 @@ def test_a_checkpoint_stops_waiting_for_a_dead_reader_and_waits_for_a_restarted_
     assert rgs.checkpoint_cuts(rgs.leave(rgs.begin_checkpoint(dead, 2), "a", handed_out={}))["s/t"].positions[0] == 10
 
 
-def test_the_last_reader_to_leave_takes_a_checkpoint():
+def test_the_last_reader_to_leave_takes_a_checkpoint() -> None:
     state = with_readers("a")
     held = {one: HeldSegment(7, each.turn) for one, each in state.readers["a"].segments.items()}
     left = rgs.leave(state, "a", held)
@@ -84,7 +86,7 @@ def test_the_last_reader_to_leave_takes_a_checkpoint():
     assert not rgs.checkpoint_cuts(rgs.leave(state, "a", held, handed_out={}))
 
 
-def test_a_reset_discards_finished_and_open_checkpoints():
+def test_a_reset_discards_finished_and_open_checkpoints() -> None:
     state = beat(rgs.begin_checkpoint(with_readers("a"), 1), "a", 10)
     for before in (state, rgs.begin_checkpoint(state, 2)):
         after = rgs.reset(before, {A: 0, B: 0}, "once")
@@ -92,7 +94,7 @@ def test_a_reset_discards_finished_and_open_checkpoints():
         assert after.checkpoint.number == before.checkpoint.number
 
 
-def test_streams_that_go_leave_the_checkpoint_and_the_interval_follows():
+def test_streams_that_go_leave_the_checkpoint_and_the_interval_follows() -> None:
     state = beat(rgs.begin_checkpoint(with_readers("a"), 1), "a", 10)
     after = rgs.read_streams(state, {"s/u": {"s/u/0.#epoch.0": 0}}, {}, 1, None, 5.0)
     assert rgs.checkpoint_cuts(after) == {}
@@ -102,7 +104,7 @@ def test_streams_that_go_leave_the_checkpoint_and_the_interval_follows():
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_each_one_taken_is_a_place_that_was_stored_after_it_was_begun(data):
+def test_each_one_taken_is_a_place_that_was_stored_after_it_was_begun(data) -> None:
     """Whatever readers do, no reader is awaited without end, and no checkpoint lies before the previous one."""
     state = with_readers("a", "b")
     behind: dict[str, int] = {}
@@ -139,7 +141,7 @@ def test_each_one_taken_is_a_place_that_was_stored_after_it_was_begun(data):
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[Server]:
     with memory_server() as server:
         yield server
 
@@ -148,12 +150,12 @@ _names = iter(range(1_000_000))
 
 
 @pytest.fixture
-def stream():
+def stream() -> str:
     """A stream in a fresh scope."""
     return f"checked-{next(_names)}/orders"
 
 
-async def write(client, stream):
+async def write(client, stream) -> None:
     await client.create_stream(stream, exist_ok=True)
     async with client.event_writer(stream) as writer:
         for number in range(5):
@@ -167,7 +169,7 @@ async def until(group, condition):
     return found
 
 
-async def test_one_reader_takes_the_checkpoint_and_the_group_can_be_reset_to_it(server, stream):
+async def test_one_reader_takes_the_checkpoint_and_the_group_can_be_reset_to_it(server: Server, stream: str) -> None:
     """Also while the application does not come back; the other reader has nothing to read, and is awaited too."""
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
@@ -185,7 +187,7 @@ async def test_one_reader_takes_the_checkpoint_and_the_group_can_be_reset_to_it(
             assert event.data == b"2"
 
 
-async def test_a_group_releases_data_only_up_to_its_last_checkpoint(server, stream):
+async def test_a_group_releases_data_only_up_to_its_last_checkpoint(server: Server, stream: str) -> None:
     """Stored positions alone release nothing while checkpoints are far apart; a shorter interval does."""
     seldom = replace(FAST, reader_group_checkpoint_interval_s=1000.0)
     async with Client(server.uri, seldom) as client:
@@ -206,7 +208,7 @@ async def test_a_group_releases_data_only_up_to_its_last_checkpoint(server, stre
             await until(group, lambda found: found.acknowledged[stream].positions == {0: 5 * EVENT_BYTES})
 
 
-async def test_without_checkpoints_data_up_to_stored_positions_is_released(server, stream):
+async def test_without_checkpoints_data_up_to_stored_positions_is_released(server: Server, stream: str) -> None:
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
         make = client.reader_group("audit", [stream], retention="automatic", checkpoint_interval_s=0)
@@ -221,7 +223,7 @@ async def test_without_checkpoints_data_up_to_stored_positions_is_released(serve
             assert (found.checkpoint_interval_s, found.checkpoint) == (0.0, {})
 
 
-async def test_fields_for_java_readers_are_read_and_preserved(server, stream):
+async def test_fields_for_java_readers_are_read_and_preserved(server: Server, stream: str) -> None:
     """A group that another client registered keeps its settings when its streams change; "none" is none."""
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
@@ -246,7 +248,7 @@ async def test_fields_for_java_readers_are_read_and_preserved(server, stream):
 
 
 @pytest.mark.parametrize("interval_s", [-1.0, 0.0001, 1e10, float("nan")])
-async def test_an_invalid_interval_is_refused_before_any_change(server, stream, interval_s):
+async def test_an_invalid_interval_is_refused_before_any_change(server: Server, stream: str, interval_s: float) -> None:
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
         scope, _, _ = stream.partition("/")

@@ -10,7 +10,7 @@ from penstock.client.groups.group_liveness import Liveness
 TIMEOUT_S = 30.0
 
 
-def test_a_reader_without_a_sign_of_life_is_silent_after_the_timeout():
+def test_a_reader_without_a_sign_of_life_is_silent_after_the_timeout() -> None:
     liveness = Liveness()
     for second in range(31):
         assert liveness.silent(TIMEOUT_S) == {}
@@ -19,7 +19,7 @@ def test_a_reader_without_a_sign_of_life_is_silent_after_the_timeout():
     assert liveness.silent(TIMEOUT_S, but=("quiet",)) == {}
 
 
-def test_after_an_outage_of_the_observer_others_have_the_whole_timeout():
+def test_after_an_outage_of_the_observer_others_have_the_whole_timeout() -> None:
     liveness = Liveness()
     for second in range(25):
         liveness.observe({"other": 1}, float(second), TIMEOUT_S)
@@ -30,7 +30,7 @@ def test_after_an_outage_of_the_observer_others_have_the_whole_timeout():
     assert liveness.silent(TIMEOUT_S) == {"other": 1}
 
 
-def test_a_reader_that_left_and_came_back_starts_again():
+def test_a_reader_that_left_and_came_back_starts_again() -> None:
     liveness = Liveness()
     for second in range(29):
         liveness.observe({"other": 1}, float(second), TIMEOUT_S)
@@ -40,7 +40,7 @@ def test_a_reader_that_left_and_came_back_starts_again():
 
 
 @given(st.lists(st.floats(0.01, 200.0), min_size=1, max_size=60))
-def test_silence_never_exceeds_the_observed_time(gaps):
+def test_silence_never_exceeds_the_observed_time(gaps) -> None:
     liveness = Liveness()
     now_s = observed_s = 0.0
     liveness.observe({"other": 1}, now_s, TIMEOUT_S)

@@ -12,7 +12,7 @@ from penstock.model.segments import TABLE_VALUE_LENGTH_MAX
 
 
 @pytest.mark.parametrize("length", [2, 128 * 1024, 128 * 1024 + 1, 5_000_000])
-def test_a_record_survives_packing(length):
+def test_a_record_survives_packing(length: int) -> None:
     record = b"{" + random.Random(length).randbytes(length - 1)
     parts = pack_record(record)
     assert part_count(parts[0]) == len(parts)
@@ -20,17 +20,17 @@ def test_a_record_survives_packing(length):
     assert unpack_record(parts) == record
 
 
-def test_a_small_record_is_stored_in_the_format_of_earlier_releases():
+def test_a_small_record_is_stored_in_the_format_of_earlier_releases() -> None:
     assert pack_record(b'{"version":3}') == [b'{"version":3}']
 
 
-def test_a_record_that_is_too_large_is_refused():
+def test_a_record_that_is_too_large_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="several groups"):
         pack_record(random.Random(1).randbytes(8_000_000))
 
 
 @pytest.mark.parametrize("at", [0, 3, 9, 20, 2_000_000])
-def test_damage_is_reported(at):
+def test_damage_is_reported(at: int) -> None:
     parts = pack_record(random.Random(2).randbytes(2_500_000))
     joined = bytearray(b"".join(parts))
     joined[at] ^= 0x40

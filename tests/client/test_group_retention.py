@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +16,7 @@ from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, 
 from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 from penstock.testing import memory_server
+from penstock_simulation.simulated.zookeeper import Server
 
 FAST = ClientSettings(
     position_interval_s=0.05, reader_group_refresh_s=0.02, reader_group_stream_refresh_s=0.05, reader_timeout_s=0.5,
@@ -28,7 +30,7 @@ EVENT_BYTES = 9
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[Server]:
     with memory_server() as server:
         yield server
 
@@ -37,13 +39,13 @@ _names = iter(range(1_000_000))
 
 
 @pytest.fixture
-def stream():
+def stream() -> str:
     """A stream in a fresh scope."""
     return f"held-{next(_names)}/orders"
 
 
 @pytest.fixture
-def published(monkeypatch):
+def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, StreamCut, Publication]]:
     """What was published: a list that grows, of group, cut and what became of it."""
     found: list[tuple[str, StreamCut, Publication]] = []
     original = ReaderGroupCalls.publish_cut
@@ -57,14 +59,14 @@ def published(monkeypatch):
     return found
 
 
-async def write(client, stream, count=5):
+async def write(client, stream, count=5) -> None:
     await client.create_stream(stream, exist_ok=True)
     async with client.event_writer(stream) as writer:
         for number in range(count):
             await writer.write(b"%d" % (number % 10), routing_key="k")
 
 
-async def until(condition):
+async def until(condition) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
@@ -84,7 +86,9 @@ async def subscribes(client, group, stream):
     return answer in (Publication.TAKEN, Publication.REFUSED)
 
 
-async def test_automatic_group_publishes_each_stored_position_once(server, stream, published):
+async def test_automatic_group_publishes_each_stored_position_once(
+    server: Server, stream: str, published: list[tuple[str, StreamCut, Publication]]
+) -> None:
     """The event in hand is not stored as read: the cut lies before it. What has not changed is not said again."""
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
@@ -105,7 +109,9 @@ async def test_automatic_group_publishes_each_stored_position_once(server, strea
             assert "idle" not in {name for name, _, _ in published}
 
 
-async def test_a_reset_to_earlier_events_does_not_move_the_published_cut_back(server, stream, published):
+async def test_a_reset_to_earlier_events_does_not_move_the_published_cut_back(
+    server: Server, stream: str, published: list[tuple[str, StreamCut, Publication]]
+) -> None:
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
         async with client.reader_group("audit", [stream], retention="automatic") as group, group.reader("r") as reader:
@@ -117,7 +123,9 @@ async def test_a_reset_to_earlier_events_does_not_move_the_published_cut_back(se
             await until(lambda: ("audit", cut_at(stream, 0), Publication.REFUSED) in published)
 
 
-async def test_last_reader_that_leaves_says_where_the_group_is(server, stream, published):
+async def test_last_reader_that_leaves_says_where_the_group_is(
+    server: Server, stream: str, published: list[tuple[str, StreamCut, Publication]]
+) -> None:
     """A job that is shorter than the interval tells it nevertheless; one of several readers leaves it to the others."""
     async with Client(server.uri, SELDOM) as client:
         await write(client, stream)
@@ -130,7 +138,9 @@ async def test_last_reader_that_leaves_says_where_the_group_is(server, stream, p
             assert cuts in ([5 * EVENT_BYTES], [0, 5 * EVENT_BYTES])
 
 
-async def test_when_the_reader_that_publishes_dies_another_one_does(server, stream, published):
+async def test_when_the_reader_that_publishes_dies_another_one_does(
+    server: Server, stream: str, published: list[tuple[str, StreamCut, Publication]]
+) -> None:
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
         async with client.reader_group("audit", [stream], retention="automatic") as group:
@@ -143,7 +153,9 @@ async def test_when_the_reader_that_publishes_dies_another_one_does(server, stre
                 await until(lambda: ("audit", cut_at(stream, 5 * EVENT_BYTES), Publication.TAKEN) in published)
 
 
-async def test_manual_group_publishes_only_acknowledged_positions(server, stream, published):
+async def test_manual_group_publishes_only_acknowledged_positions(
+    server: Server, stream: str, published: list[tuple[str, StreamCut, Publication]]
+) -> None:
     """Not beyond what is stored as read, not for what it does not read; what lies before is no news, and no error."""
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
@@ -172,7 +184,9 @@ async def test_manual_group_publishes_only_acknowledged_positions(server, stream
                 await group.acknowledge(cut_at(stream, 0))
 
 
-async def test_retention_of_a_group_changes_with_its_subscription(server, stream, published):
+async def test_retention_of_a_group_changes_with_its_subscription(
+    server: Server, stream: str, published: list[tuple[str, StreamCut, Publication]]
+) -> None:
     """Each change is one generation, with readers and without; what was acknowledged counts on until it subscribes no
     more."""
     async with Client(server.uri, FAST) as client:
@@ -217,7 +231,7 @@ async def test_retention_of_a_group_changes_with_its_subscription(server, stream
         assert answer is Publication.NO_SUBSCRIBER
 
 
-async def test_groups_of_all_clients_are_reported_with_their_held_bytes(server, stream):
+async def test_groups_of_all_clients_are_reported_with_their_held_bytes(server: Server, stream: str) -> None:
     """One that waits for its first stream reads none. What is only registered, as Java's are, is one of them."""
     scope, _, _ = stream.partition("/")
     async with Client(server.uri, SELDOM) as client:
@@ -260,7 +274,7 @@ async def test_groups_of_all_clients_are_reported_with_their_held_bytes(server, 
             await client._controller_client.group_overview(scope, "missing")
 
 
-async def test_groups_of_the_rust_client_are_reported_and_tables_are_not_groups(server, stream):
+async def test_groups_of_the_rust_client_are_reported_and_tables_are_not_groups(server: Server, stream: str) -> None:
     """What such clients make is a table segment, without a word to the controller; tables have the same names."""
     scope, _, _ = stream.partition("/")
     async with Client(server.uri, FAST) as client:
@@ -282,7 +296,7 @@ async def test_groups_of_the_rust_client_are_reported_and_tables_are_not_groups(
         assert [one.made_by async for one in client.group_overviews(scope)] == ["penstock", "rust"]
 
 
-async def test_a_finished_group_holds_no_data(server, stream):
+async def test_a_finished_group_holds_no_data(server: Server, stream: str) -> None:
     async with Client(server.uri, SELDOM) as client:
         await write(client, stream)
         name = stream.replace("orders", "audit")
@@ -294,7 +308,9 @@ async def test_a_finished_group_holds_no_data(server, stream):
             assert not await subscribes(client, name, stream)
 
 
-async def test_an_overtaken_change_is_applied_to_the_current_record(server, stream, published):
+async def test_an_overtaken_change_is_applied_to_the_current_record(
+    server: Server, stream: str, published: list[tuple[str, StreamCut, Publication]]
+) -> None:
     """The record of the acknowledging client is out of date: the newer one is published first."""
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
@@ -310,7 +326,7 @@ async def test_an_overtaken_change_is_applied_to_the_current_record(server, stre
             assert [answer for _, _, answer in published] == [Publication.TAKEN]
 
 
-async def test_stream_that_was_made_again_is_not_acknowledged_by_its_name(server, stream):
+async def test_stream_that_was_made_again_is_not_acknowledged_by_its_name(server: Server, stream: str) -> None:
     async with Client(server.uri, FAST) as client:
         await write(client, stream)
         async with client.reader_group("audit", [stream], retention="manual") as group:

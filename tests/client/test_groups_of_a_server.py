@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 import penstock
@@ -15,6 +17,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import reader_group_table
 from penstock.testing import memory_server
+from penstock_simulation.simulated.zookeeper import Server
 
 FAST = ClientSettings(
     position_interval_s=0.05, reader_group_refresh_s=0.02, reader_group_publish_interval_s=0.05,
@@ -23,7 +26,7 @@ FAST = ClientSettings(
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[Server]:
     with memory_server() as server:
         yield server
 
@@ -32,19 +35,19 @@ _names = iter(range(1_000_000))
 
 
 @pytest.fixture
-def scope():
+def scope() -> str:
     """A fresh scope."""
     return f"groups-{next(_names)}"
 
 
-async def write(client, stream, numbers):
+async def write(client, stream, numbers) -> None:
     await client.create_stream(stream, exist_ok=True)
     async with client.event_writer(stream) as writer:
         for number in numbers:
             await writer.write(b"%d" % number, routing_key="k")
 
 
-async def test_controller_keeps_the_scope_of_a_group_and_deletes_its_table(server, scope):
+async def test_controller_keeps_the_scope_of_a_group_and_deletes_its_table(server: Server, scope: str) -> None:
     async with Client(server.uri, FAST) as client:
         await write(client, f"{scope}-data/orders", range(3))
         await client.create_scope(scope)
@@ -64,7 +67,7 @@ async def test_controller_keeps_the_scope_of_a_group_and_deletes_its_table(serve
             await client.delete_reader_group("audit", scope=scope)
 
 
-async def test_a_recursive_deletion_removes_a_scope_with_its_contents(server, scope):
+async def test_a_recursive_deletion_removes_a_scope_with_its_contents(server: Server, scope: str) -> None:
     """Streams, sealed or not, groups and tables, but not a scope with the same prefix. A missing one is an error."""
     async with Client(server.uri, FAST) as client:
         await write(client, f"{scope}/orders", range(3))
@@ -85,7 +88,7 @@ async def test_a_recursive_deletion_removes_a_scope_with_its_contents(server, sc
         assert [name async for name in client.reader_groups(scope)] == []
 
 
-async def test_a_group_of_a_recreated_scope_starts_from_the_beginning(server, scope):
+async def test_a_group_of_a_recreated_scope_starts_from_the_beginning(server: Server, scope: str) -> None:
     async with Client(server.uri, FAST) as client:
         stream = f"{scope}-data/orders"
         await write(client, stream, range(5))
@@ -97,7 +100,7 @@ async def test_a_group_of_a_recreated_scope_starts_from_the_beginning(server, sc
             await client.delete_scope(scope)
 
 
-def test_a_blocking_reader_leaves_the_failed_event_unread_however_it_ends(server, scope):
+def test_a_blocking_reader_leaves_the_failed_event_unread_however_it_ends(server: Server, scope: str) -> None:
     stream = f"{scope}/orders"
     with penstock.connect(server.uri, settings=FAST) as client:
         client.create_stream(stream)
@@ -105,18 +108,18 @@ def test_a_blocking_reader_leaves_the_failed_event_unread_however_it_ends(server
             for number in range(5):
                 writer.write(b"%d" % number, routing_key="k")
 
-        def by_block():
+        def by_block() -> None:
             with client.reader_group("audit", [stream]).reader("r") as reader:
                 assert reader.read(20).data == b"0"
                 raise KeyError("processing failed")
 
-        def by_group():
+        def by_group() -> None:
             with client.reader_group("audit", [stream]) as group:
                 reader = group.reader("r")
                 assert reader.read(20).data == b"0"
                 raise KeyboardInterrupt
 
-        def by_finally():
+        def by_finally() -> None:
             reader = client.reader_group("audit", [stream]).reader("r")
             try:
                 assert reader.read(20).data == b"0"

@@ -58,7 +58,7 @@ class Part(LifeCycle):
         return self.open()
 
 
-async def test_it_refuses_before_it_opens_while_it_closes_and_afterwards():
+async def test_it_refuses_before_it_opens_while_it_closes_and_afterwards() -> None:
     part = Part("writer of a/b")
     with pytest.raises(ClosedError, match=r"writer of a/b is not open yet: use it as a context manager"):
         part.work()
@@ -79,7 +79,7 @@ async def test_it_refuses_before_it_opens_while_it_closes_and_afterwards():
     assert part.told == ["finish writer of a/b", "release writer of a/b", "settle writer of a/b, 0 left"]
 
 
-async def test_close_twice_is_fine_at_once_and_one_after_the_other():
+async def test_close_twice_is_fine_at_once_and_one_after_the_other() -> None:
     part = Part("part").open()
     part.error = StreamError("no")
     results = await asyncio.gather(part.close(), part.close(), return_exceptions=True)
@@ -92,7 +92,7 @@ async def test_close_twice_is_fine_at_once_and_one_after_the_other():
     assert never_opened.is_closed
 
 
-async def test_an_owner_closes_its_children_first():
+async def test_an_owner_closes_its_children_first() -> None:
     told: list[str] = []
     owner = Part("client", told).open()
     gone = Part("gone", told).open(owner)
@@ -106,7 +106,7 @@ async def test_an_owner_closes_its_children_first():
         Part("late", told).open(owner)
 
 
-async def test_the_owner_is_closed_and_raises_when_a_part_of_it_cannot_be():
+async def test_the_owner_is_closed_and_raises_when_a_part_of_it_cannot_be() -> None:
     told: list[str] = []
     owner = Part("client", told).open()
     for name in ("one", "two"):
@@ -117,7 +117,7 @@ async def test_the_owner_is_closed_and_raises_when_a_part_of_it_cannot_be():
     assert told[-2:] == ["release client", "settle client, 0 left"]
 
 
-async def test_closing_ends_within_its_limit_and_reports_unfinished_parts():
+async def test_closing_ends_within_its_limit_and_reports_unfinished_parts() -> None:
     told: list[str] = []
     owner = Part("client", told).open()
     stuck = Part("writer", told).open(owner)
@@ -131,7 +131,7 @@ async def test_closing_ends_within_its_limit_and_reports_unfinished_parts():
                     "finish client", "release client", "settle client, 0 left"]  # fmt: skip
 
 
-async def test_a_cancelled_caller_does_not_cut_the_closing_in_two():
+async def test_a_cancelled_caller_does_not_cut_the_closing_in_two() -> None:
     part = Part("part").open()
     part.gate.clear()
     closing = asyncio.create_task(part.close())
@@ -146,7 +146,7 @@ async def test_a_cancelled_caller_does_not_cut_the_closing_in_two():
 
 
 @pytest.mark.parametrize("steps", range(6))
-async def test_abandoning_ends_a_closing_that_hangs(steps):
+async def test_abandoning_ends_a_closing_that_hangs(steps: int) -> None:
     # Whatever moment of the closing it comes in.
     part = Part("part").open()
     part.work()
@@ -160,7 +160,7 @@ async def test_abandoning_ends_a_closing_that_hangs(steps):
 
 
 @pytest.mark.parametrize("steps", range(1, 8))
-def test_a_loop_that_ends_during_close_settles_all_waiters(steps):
+def test_a_loop_that_ends_during_close_settles_all_waiters(steps: int) -> None:
     """`asyncio.run` cancels every task, also those that close: everything is settled nevertheless."""
     told: list[str] = []
 
@@ -178,7 +178,7 @@ def test_a_loop_that_ends_during_close_settles_all_waiters(steps):
     assert [line for line in told if line.startswith("settle")] == ["settle writer, 1 left", "settle client, 0 left"]
 
 
-async def test_an_error_in_the_block_is_the_one_that_is_raised():
+async def test_an_error_in_the_block_is_the_one_that_is_raised() -> None:
     part = Part("writer")
 
     async def use() -> None:
@@ -192,7 +192,7 @@ async def test_an_error_in_the_block_is_the_one_that_is_raised():
     assert part.is_closed
 
 
-async def test_a_cancelled_block_ends_at_once_and_closes_in_the_background():
+async def test_a_cancelled_block_ends_at_once_and_closes_in_the_background() -> None:
     part = Part("writer")
 
     async def use() -> None:
@@ -213,14 +213,14 @@ async def test_a_cancelled_block_ends_at_once_and_closes_in_the_background():
     assert part.pending == 0
 
 
-async def test_unfinished_work_of_an_abandoned_object_is_logged(caplog):
+async def test_unfinished_work_of_an_abandoned_object_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     part = Part("writer").open()
     part.work()
     await part.abandon()
     assert "the writer was abandoned: 1 of writer are not done" in caplog.text
 
 
-async def test_an_error_that_nobody_waited_for_is_logged(caplog):
+async def test_an_error_that_nobody_waited_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     part = Part("writer").open()
     part.gate.clear()
     part.error = StreamError("cannot flush")
@@ -233,7 +233,7 @@ async def test_an_error_that_nobody_waited_for_is_logged(caplog):
     assert "closing the writer failed, after the caller stopped waiting: cannot flush" in caplog.text
 
 
-async def test_an_object_dropped_while_open_is_logged(caplog):
+async def test_an_object_dropped_while_open_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     parts = [Part("writer").open()]
     parts[0].work()
     gone = weakref.ref(parts[0])
@@ -243,7 +243,7 @@ async def test_an_object_dropped_while_open_is_logged(caplog):
     assert "a writer was dropped without being closed: 1 of writer are not done" in caplog.text
 
 
-async def test_objects_open_at_exit_are_logged_with_their_counts(caplog):
+async def test_objects_open_at_exit_are_logged_with_their_counts(caplog: pytest.LogCaptureFixture) -> None:
     owner = Part("client").open()
     Part("writer").open(owner).work()
     owner._on_exit()
@@ -255,7 +255,7 @@ async def test_objects_open_at_exit_are_logged_with_their_counts(caplog):
     assert not caplog.text
 
 
-async def test_a_forked_child_is_refused_and_the_parent_continues():
+async def test_a_forked_child_is_refused_and_the_parent_continues() -> None:
     owner = Part("client").open()
     part = Part("writer").open(owner)
     child = os.fork()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import TYPE_CHECKING
 
 import pytest
 
 import penstock
 from penstock.model.policies import Scaling
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+
 STREAM = "retail/orders"
 
 
-async def test_parts_of_an_async_client_refuse_pickling_with_advice(cluster):
+async def test_parts_of_an_async_client_refuse_pickling_with_advice(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM, scaling=Scaling.fixed(1))
         async with client.event_writer(STREAM) as writer:
@@ -33,7 +37,7 @@ async def test_parts_of_an_async_client_refuse_pickling_with_advice(cluster):
             await group.close()
 
 
-def test_a_blocking_client_refuses_pickling_with_advice():
+def test_a_blocking_client_refuses_pickling_with_advice() -> None:
     with (
         penstock.connect("tcp://localhost:1") as client,
         pytest.raises(penstock.NotPicklableError, match=r"Client.*tcp://localhost:1.*connect there"),
@@ -41,7 +45,7 @@ def test_a_blocking_client_refuses_pickling_with_advice():
         pickle.dumps(client)
 
 
-async def test_an_async_client_is_opened_by_await_as_well_as_by_async_with():
+async def test_an_async_client_is_opened_by_await_as_well_as_by_async_with() -> None:
     client = await penstock.aio.connect("tcp://localhost:1")
     assert client.is_open
     assert await client is client

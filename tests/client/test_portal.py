@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,18 +13,18 @@ from penstock.runtime.portal import Portal
 
 
 @pytest.fixture
-def portal():
+def portal() -> Iterator[Portal]:
     portal = Portal("test")
     yield portal
     portal.close()
 
 
-def test_results_and_errors_cross_over(portal):
+def test_results_and_errors_cross_over(portal: Portal) -> None:
     async def double(number):
         await asyncio.sleep(0)
         return number * 2
 
-    async def fail():
+    async def fail() -> None:
         raise KeyError("inside")
 
     assert portal.call(double(21)) == 42
@@ -32,10 +33,10 @@ def test_results_and_errors_cross_over(portal):
     assert portal.call_soon(threading.current_thread).name == "test"
 
 
-def test_time_out_cancels_what_ran(portal):
+def test_time_out_cancels_what_ran(portal: Portal) -> None:
     cancelled = threading.Event()
 
-    async def sleep():
+    async def sleep() -> None:
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
@@ -47,7 +48,7 @@ def test_time_out_cancels_what_ran(portal):
     assert cancelled.wait(5)
 
 
-def test_iteration_takes_one_item_at_a_time(portal):
+def test_iteration_takes_one_item_at_a_time(portal: Portal) -> None:
     made = []
 
     async def count():
@@ -61,11 +62,11 @@ def test_iteration_takes_one_item_at_a_time(portal):
     assert list(items) == [1, 2]
 
 
-def test_iteration_continues_after_an_error_of_one_item_if_the_source_does(portal):
+def test_iteration_continues_after_an_error_of_one_item_if_the_source_does(portal: Portal) -> None:
     """A generator would be at its end, and the loop over it, without a word."""
 
     class Flaky:
-        def __init__(self):
+        def __init__(self) -> None:
             self.count = 0
 
         def __aiter__(self):
@@ -86,17 +87,17 @@ def test_iteration_continues_after_an_error_of_one_item_if_the_source_does(porta
     assert list(items) == [3]
 
 
-def test_closing_cancels_what_still_runs_and_ends_the_thread():
+def test_closing_cancels_what_still_runs_and_ends_the_thread() -> None:
     portal = Portal()
     ended = threading.Event()
 
-    async def forever():
+    async def forever() -> None:
         try:
             await asyncio.Event().wait()
         finally:
             ended.set()
 
-    async def start():
+    async def start() -> None:
         portal.task = asyncio.get_running_loop().create_task(forever())  # type: ignore[attr-defined]
         await asyncio.sleep(0)
 
@@ -109,11 +110,11 @@ def test_closing_cancels_what_still_runs_and_ends_the_thread():
         portal.call(forever())
 
 
-def test_blocking_call_from_the_loop_itself_is_refused(portal):
-    async def never():
+def test_blocking_call_from_the_loop_itself_is_refused(portal: Portal) -> None:
+    async def never() -> None:
         """Not awaited: the call is refused before."""
 
-    async def outer():
+    async def outer() -> None:
         portal.call(never())
 
     with pytest.raises(RuntimeError, match=r"penstock\.aio"):

@@ -41,12 +41,12 @@ def group(segment_count=4, readers=()):
     return state
 
 
-def test_record_survives_storing():
+def test_record_survives_storing() -> None:
     state = rgs.acquire(group(3, ["a"]), "a", 100)
     assert GroupState.decode(state.encode()) == state
 
 
-def test_record_of_another_version_or_form_is_refused():
+def test_record_of_another_version_or_form_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="version 1"):
         GroupState.decode(b'{"streams":[],"unassigned":{},"version":1}')
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
@@ -55,7 +55,7 @@ def test_record_of_another_version_or_form_is_refused():
         GroupState.decode(b'{"streams":[],"version":3}')
 
 
-def test_first_reader_takes_everything_and_shares_with_the_second():
+def test_first_reader_takes_everything_and_shares_with_the_second() -> None:
     state = rgs.acquire(group(5, ["a"]), "a", 100)
     assert len(state.readers["a"].segments) == 5
     state = rgs.join(state, "b", "b-1")
@@ -67,7 +67,7 @@ def test_first_reader_takes_everything_and_shares_with_the_second():
     assert rgs.surplus(state, "a") == []
 
 
-def test_reader_without_a_share_gets_one_from_a_full_one():
+def test_reader_without_a_share_gets_one_from_a_full_one() -> None:
     # 4 segments over 2 readers, then a third: no reader is above the ceiling of 2, yet one must release a segment.
     state = group(4, ["a", "b"])
     state = rgs.acquire(rgs.acquire(state, "a", 100), "b", 100)
@@ -78,11 +78,11 @@ def test_reader_without_a_share_gets_one_from_a_full_one():
     assert rgs.surplus(state, "b") == []
 
 
-def test_acquire_respects_the_limit_of_one_reader():
+def test_acquire_respects_the_limit_of_one_reader() -> None:
     assert len(rgs.acquire(group(5, ["a"]), "a", 2).readers["a"].segments) == 2
 
 
-def test_successor_waits_for_all_predecessors():
+def test_successor_waits_for_all_predecessors() -> None:
     state = rgs.acquire(group(2, ["a"]), "a", 100)
     successor = {name(2, 1): [name(0), name(1)]}
     state = finish(state, "a", name(0), 10, successor)
@@ -94,20 +94,20 @@ def test_successor_waits_for_all_predecessors():
     assert state.waiting == {}
 
 
-def test_finishing_a_segment_twice_has_no_effect():
+def test_finishing_a_segment_twice_has_no_effect() -> None:
     state = rgs.acquire(group(1, ["a"]), "a", 100)
     once = finish(state, "a", name(0), 10, {name(1, 1): [name(0)], name(2, 1): [name(0)]})
     assert finish(once, "a", name(0), 10, {name(1, 1): [name(0)], name(2, 1): [name(0)]}) == once
     assert set(once.unassigned) == {name(1, 1), name(2, 1)}
 
 
-def test_group_is_finished_after_the_last_segment_of_a_sealed_stream():
+def test_group_is_finished_after_the_last_segment_of_a_sealed_stream() -> None:
     state = rgs.acquire(group(1, ["a"]), "a", 100)
     assert not state.is_finished
     assert finish(state, "a", name(0), 10, {}).is_finished
 
 
-def test_new_incarnation_continues_where_the_last_one_stored():
+def test_new_incarnation_continues_where_the_last_one_stored() -> None:
     state = rgs.acquire(group(2, ["a"]), "a", 100)
     state = rgs.beat(state, "a", {**at(state, "a", {name(0): 50}), name(9): held(1)})
     state = rgs.join(state, "a", "a-2")
@@ -117,7 +117,7 @@ def test_new_incarnation_continues_where_the_last_one_stored():
     assert rgs.join(state, "a", "a-2") == state
 
 
-def test_leaving_frees_segments_at_the_positions_given():
+def test_leaving_frees_segments_at_the_positions_given() -> None:
     state = rgs.acquire(group(2, ["a"]), "a", 100)
     left = rgs.leave(state, "a", at(state, "a", {name(0): 50}))
     assert left.unassigned == {name(0): 50, name(1): 0}
@@ -125,7 +125,7 @@ def test_leaving_frees_segments_at_the_positions_given():
 
 
 @pytest.mark.parametrize("step", [rgs.acquire, rgs.beat, rgs.release])
-def test_steps_of_an_unknown_reader_have_no_effect(step):
+def test_steps_of_an_unknown_reader_have_no_effect(step) -> None:
     state = group(2)
     assert step(state, "ghost", 1 if step is rgs.acquire else {name(0): held(1)}) == state
     assert rgs.surplus(state, "ghost") == []
@@ -145,7 +145,7 @@ def places(state):
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_no_history_loses_or_doubles_a_segment(data):
+def test_no_history_loses_or_doubles_a_segment(data) -> None:
     # Random joins, leaves, beats, balancing and scales; a model knows which segments must be readable or waiting.
     count = data.draw(st.integers(1, 6))
     state = group(count)
@@ -204,7 +204,7 @@ def test_no_history_loses_or_doubles_a_segment(data):
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 12), st.lists(st.sampled_from(READERS), min_size=1, max_size=4, unique=True))
-def test_balancing_ends_fair(segment_count, readers):
+def test_balancing_ends_fair(segment_count, readers) -> None:
     # Readers join one after another, each balancing in turn until nothing changes: at most one apart.
     state = group(segment_count)
     for reader in readers:
@@ -225,7 +225,7 @@ def test_balancing_ends_fair(segment_count, readers):
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_balancing_moves_the_minimum_of_segments(data):
+def test_balancing_moves_the_minimum_of_segments(data) -> None:
     """Readers join and leave a group at rest. Each gives up what it saw that it has too many of, perhaps long ago.
 
     What moves from one reader to another is what the others have too many of by the fairest count, and not one more;
@@ -282,7 +282,7 @@ def of(stream, number=0):
     return segment_name("retail", stream, number)
 
 
-def test_streams_change_once_per_generation_and_never_back():
+def test_streams_change_once_per_generation_and_never_back() -> None:
     state = rgs.create({of("a"): 5, of("b"): 0}, ["retail/a", "retail/b"])
     state = rgs.acquire(rgs.join(state, "r", "r-1"), "r", 100)
     first = rgs.read_streams(state, {"retail/a": {of("a"): 0}, "retail/c": {of("c"): 7}}, {}, 1)
@@ -296,7 +296,7 @@ def test_streams_change_once_per_generation_and_never_back():
     assert rgs.read_streams(second, {"retail/c": {of("c"): 7}}, {}, 2) == second
 
 
-def test_a_segment_in_which_the_group_ends_has_no_successors():
+def test_a_segment_in_which_the_group_ends_has_no_successors() -> None:
     state = rgs.create({name(0): 0, name(1): 9}, ["retail/orders"], ends={name(0): 50, name(1): 9})
     assert state.unassigned == {name(0): 0}
     assert state.ended == {name(1): 9}
@@ -310,7 +310,7 @@ def test_a_segment_in_which_the_group_ends_has_no_successors():
     assert (again.unassigned, again.ended) == ({name(0): 10}, {name(1): 20})
 
 
-def test_a_segment_that_waits_for_one_not_read_to_its_end_keeps_nobody():
+def test_a_segment_that_waits_for_one_not_read_to_its_end_keeps_nobody() -> None:
     state = rgs.create({name(0): 0, name(1): 0}, ["retail/orders"], ends={name(1): 50})
     state = rgs.acquire(rgs.join(state, "a", "a-1"), "a", 100)
     state = finish(state, "a", name(0), 10, {name(2, 1): [name(0), name(1)]})
@@ -318,7 +318,7 @@ def test_a_segment_that_waits_for_one_not_read_to_its_end_keeps_nobody():
     assert finish(state, "a", name(1), 50, {}).is_finished
 
 
-def test_a_group_with_patterns_is_never_finished():
+def test_a_group_with_patterns_is_never_finished() -> None:
     state = rgs.create({name(0): 0}, ["retail/orders"], patterns=["retail/*"])
     state = rgs.acquire(rgs.join(state, "a", "a-1"), "a", 100)
     done = finish(state, "a", name(0), 10, {})
@@ -328,7 +328,7 @@ def test_a_group_with_patterns_is_never_finished():
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_every_history_of_streams_assigns_each_segment_once(data):
+def test_every_history_of_streams_assigns_each_segment_once(data) -> None:
     """Streams come and go while readers do: each that is read is at one place, with its end, and no other is."""
     streams = ["a", "b", "c", "d"]
     limits = {of(stream): 100 for stream in data.draw(st.sets(st.sampled_from(streams)))}
@@ -366,7 +366,7 @@ def test_every_history_of_streams_assigns_each_segment_once(data):
         assert GroupState.decode(state.encode()) == state
 
 
-def test_segments_are_exchanged_once_and_one_for_one():
+def test_segments_are_exchanged_once_and_one_for_one() -> None:
     positions = {segment_name("s", "a", number): 10 * number for number in range(6)}
     names = list(positions)
     state = rgs.acquire(rgs.join(rgs.create(positions, ["s/a"]), "r", "i"), "r", 3)

@@ -33,14 +33,14 @@ async def served():
         await server.stop()
 
 
-async def create(client, stream, count=4, segments=2):
+async def create(client, stream, count=4, segments=2) -> None:
     await client.create_stream(stream, scaling=Scaling.fixed(segments))
     async with client.event_writer(stream) as writer:
         for number in range(count):
             await writer.write(f"{stream} {number}".encode(), routing_key=str(number))
 
 
-async def recreate(client, stream, *, with_scope=False):
+async def recreate(client, stream, *, with_scope=False) -> None:
     await client.seal_stream(stream)
     await client.delete_stream(stream)
     if with_scope:
@@ -58,14 +58,14 @@ async def read(reader, count):
     return found
 
 
-async def read_on(reader):
+async def read_on(reader) -> None:
     async with asyncio.timeout(60):
         while True:
             await reader.read(1)
             assert not reader.is_finished
 
 
-async def expect_report(reader, group="retail/audit"):
+async def expect_report(reader, group="retail/audit") -> None:
     """Read until the reader reports the recreated stream. An end, or silence, fails."""
     while True:
         with pytest.raises(NoSuchStreamError) as caught:
@@ -77,7 +77,7 @@ async def expect_report(reader, group="retail/audit"):
     assert group in str(caught.value)
 
 
-async def test_a_reader_at_the_tail_reports_a_recreated_stream_each_time():
+async def test_a_reader_at_the_tail_reports_a_recreated_stream_each_time() -> None:
     async with served() as client:
         await create(client, A)
         async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
@@ -87,7 +87,7 @@ async def test_a_reader_at_the_tail_reports_a_recreated_stream_each_time():
             await expect_report(reader)
 
 
-async def test_a_reader_of_a_group_with_an_end_reports_a_recreated_stream():
+async def test_a_reader_of_a_group_with_an_end_reports_a_recreated_stream() -> None:
     """The end of the group lies in a deleted segment, which counts as read to its end."""
     async with served() as client:
         await create(client, A)
@@ -97,7 +97,7 @@ async def test_a_reader_of_a_group_with_an_end_reports_a_recreated_stream():
             await expect_report(reader)
 
 
-async def test_a_reader_still_gets_the_events_of_other_streams():
+async def test_a_reader_still_gets_the_events_of_other_streams() -> None:
     async with served() as client:
         await create(client, A)
         await create(client, B)
@@ -136,7 +136,7 @@ async def test_a_reader_still_gets_the_events_of_other_streams():
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
-async def test_opening_a_group_reports_a_recreated_stream(is_finished):
+async def test_opening_a_group_reports_a_recreated_stream(is_finished: bool) -> None:
     """Also a group that had read the deleted stream to its end, whose record has no segment left to read."""
     async with served() as client:
         await create(client, A)
@@ -163,12 +163,12 @@ async def test_opening_a_group_reports_a_recreated_stream(is_finished):
             assert len(await read(reader, 4)) == 4
 
 
-async def recreate_sealed(client, stream):
+async def recreate_sealed(client, stream) -> None:
     await client.delete_stream(stream)
     await create(client, stream)
 
 
-async def test_a_group_of_a_stream_whose_scope_was_deleted_too_reports_it():
+async def test_a_group_of_a_stream_whose_scope_was_deleted_too_reports_it() -> None:
     """Segment numbers of a name continue after its scope was deleted."""
     async with served() as client:
         await create(client, A)
@@ -179,7 +179,7 @@ async def test_a_group_of_a_stream_whose_scope_was_deleted_too_reports_it():
             await expect_report(reader, "audits/audit")
 
 
-async def test_a_group_of_a_stream_that_was_truncated_after_scaling_opens():
+async def test_a_group_of_a_stream_that_was_truncated_after_scaling_opens() -> None:
     """None of the segments that the group knows exists, yet the stream is the same."""
     async with served() as client:
         await create(client, A, segments=1)
@@ -195,7 +195,7 @@ async def test_a_group_of_a_stream_that_was_truncated_after_scaling_opens():
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
-async def test_lag_and_statistics_show_a_recreated_stream(is_finished):
+async def test_lag_and_statistics_show_a_recreated_stream(is_finished: bool) -> None:
     async with served() as client:
         await create(client, A)
         await create(client, B)

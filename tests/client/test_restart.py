@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ COUNT = 20_000
 
 
 @pytest.mark.timeout(60)
-async def test_server_restarts_lose_and_double_nothing(tmp_path):
+async def test_server_restarts_lose_and_double_nothing(tmp_path: Path) -> None:
     # Writer and reader keep going over two restarts; every event arrives once, each key's in order.
     settings = StandaloneSettings(data_dir=str(tmp_path), host="127.0.0.1", controller_port=0, segment_store_port=0)
     server = Standalone(settings)
@@ -29,7 +30,7 @@ async def test_server_restarts_lose_and_double_nothing(tmp_path):
     )
     restarts = 0
 
-    async def write(client):
+    async def write(client) -> None:
         nonlocal server, restarts
         async with client.event_writer("retail/orders") as writer:
             for index in range(COUNT):

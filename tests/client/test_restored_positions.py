@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,19 +13,22 @@ from penstock.model.errors import InvalidArgumentError, PositionBeyondEndError
 from penstock.model.events import EVENT_HEADER_LENGTH
 from penstock.model.policies import Scaling
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+
 STREAM = "retail/orders"
 SEGMENT = "retail/orders/0.#epoch.0"
 EVENT_LENGTH = EVENT_HEADER_LENGTH + 4
 
 
-async def write(client, *numbers):
+async def write(client, *numbers) -> None:
     await client.create_stream(STREAM, scaling=Scaling.fixed(1), exist_ok=True)
     async with client.event_writer(STREAM) as writer:
         for number in numbers:
             await writer.write(b"%04d" % number, routing_key="key")
 
 
-def restore(cluster, length, segment=SEGMENT):
+def restore(cluster, length, segment=SEGMENT) -> None:
     """Let the segment store come back with what it had when the segment had that length; nothing else is older."""
     del cluster.store.segments._segment(segment).data[length:]
     cluster.store.drop_all()
@@ -34,7 +38,7 @@ def is_of(error, position, end):
     return (error.segment, error.position, error.end) == (SEGMENT, position, end)
 
 
-async def test_a_read_beyond_the_end_is_refused_at_once(cluster):
+async def test_a_read_beyond_the_end_is_refused_at_once(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await write(client, *range(5))
         end = 5 * EVENT_LENGTH
@@ -53,7 +57,7 @@ async def test_a_read_beyond_the_end_is_refused_at_once(cluster):
             await segments.read(SEGMENT, 7 * EVENT_LENGTH, 100, wait=True)
 
 
-async def test_reading_onward_requests_no_segment_end(cluster):
+async def test_reading_onward_requests_no_segment_end(cluster: Cluster) -> None:
     """Only once, at the first position that is not the beginning; and again on each new connection."""
     async with cluster.client(read_bytes=EVENT_LENGTH, read_ahead_block_count=1) as client:
         await write(client, *range(50))
@@ -68,7 +72,7 @@ async def test_reading_onward_requests_no_segment_end(cluster):
         assert cluster.store.received.count("GetStreamSegmentInfo") == 1
 
 
-async def test_evicted_ends_are_requested_again(cluster, monkeypatch):
+async def test_evicted_ends_are_requested_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_ends, "SEGMENTS_MAX", 1)
     async with cluster.client() as client:
         segments = client._segment_client
@@ -82,7 +86,7 @@ async def test_evicted_ends_are_requested_again(cluster, monkeypatch):
                     await segments.read(name, 5, 10, wait=True)
 
 
-async def test_a_reader_waiting_at_the_end_gets_an_error_after_a_restore(cluster):
+async def test_a_reader_waiting_at_the_end_gets_an_error_after_a_restore(cluster: Cluster) -> None:
     """Its request is repeated on a new connection; then the segment ends before it. More events change nothing."""
     async with cluster.client() as client:
         await write(client, *range(10))
@@ -98,7 +102,7 @@ async def test_a_reader_waiting_at_the_end_gets_an_error_after_a_restore(cluster
                 await write(client, *range(20, 40))
 
 
-async def test_a_reader_group_beyond_the_end_raises_until_it_is_set_elsewhere(cluster):
+async def test_a_reader_group_beyond_the_end_raises_until_it_is_set_elsewhere(cluster: Cluster) -> None:
     """At each read, also when the segment has grown past the position, into the midst of an event."""
     async with cluster.client() as client:
         await write(client, *range(10))
@@ -122,7 +126,7 @@ async def test_a_reader_group_beyond_the_end_raises_until_it_is_set_elsewhere(cl
                 assert event.data == bytes(9 * EVENT_LENGTH)
 
 
-async def test_a_segment_beyond_its_end_does_not_stop_the_others(cluster):
+async def test_a_segment_beyond_its_end_does_not_stop_the_others(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream("retail/b", scaling=Scaling.fixed(1))
         await write(client, *range(10))
@@ -149,7 +153,7 @@ async def test_a_segment_beyond_its_end_does_not_stop_the_others(cluster):
             assert found == [b"0", b"1", b"2"]
 
 
-async def test_ranges_of_a_batch_from_before_the_restore_are_refused(cluster):
+async def test_ranges_of_a_batch_from_before_the_restore_are_refused(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await write(client, *range(10))
         async with client.batch(STREAM) as batch:

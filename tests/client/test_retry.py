@@ -17,7 +17,7 @@ from penstock.model.errors import ConnectionLostError, StorageFullError, StreamE
 SETTINGS = ClientSettings(retry_time_max_s=10.0, retry_delay_initial_s=0.1, retry_delay_max_s=1.0)
 
 
-def test_delays_grow_to_their_limit_and_end_in_time():
+def test_delays_grow_to_their_limit_and_end_in_time() -> None:
     backoff = Backoff(SETTINGS, Random(1))
     now_s, delays = 100.0, []
     while (delay_s := backoff.next_delay_s(now_s)) is not None:
@@ -28,7 +28,7 @@ def test_delays_grow_to_their_limit_and_end_in_time():
     assert max(delays) <= 1.0
 
 
-def test_success_starts_the_time_afresh():
+def test_success_starts_the_time_afresh() -> None:
     backoff = Backoff(SETTINGS, Random(1))
     assert backoff.next_delay_s(0.0) is not None
     assert backoff.next_delay_s(10.0) is None
@@ -36,11 +36,11 @@ def test_success_starts_the_time_afresh():
     assert backoff.next_delay_s(20.0) <= 0.1  # type: ignore[operator]
 
 
-async def test_pause_raises_the_error_with_a_note_when_time_is_up():
+async def test_pause_raises_the_error_with_a_note_when_time_is_up() -> None:
     backoff = Backoff(ClientSettings(retry_time_max_s=0.001), Random(1))
     error = ConnectionLostError("gone")
 
-    async def pause_for_ever():
+    async def pause_for_ever() -> None:
         while True:
             await backoff.pause(error)
 
@@ -49,7 +49,7 @@ async def test_pause_raises_the_error_with_a_note_when_time_is_up():
     assert "retry_time_max_s" in caught.value.__notes__[0]
 
 
-async def test_the_last_answer_is_raised_and_no_attempt_made_that_has_no_time():
+async def test_the_last_answer_is_raised_and_no_attempt_made_that_has_no_time() -> None:
     """A pause that ends with the call's deadline: cut off at once, the next attempt would say that nothing is known."""
     backoff = Backoff(SETTINGS, Random(1))
     with within("the call", 0.04, "timeout_s"), pytest.raises(StorageFullError) as caught:
@@ -57,10 +57,10 @@ async def test_the_last_answer_is_raised_and_no_attempt_made_that_has_no_time():
     assert "timeout_s" in caught.value.__notes__[0]
 
 
-async def test_task_that_ends_by_a_bug_is_reported():
+async def test_task_that_ends_by_a_bug_is_reported() -> None:
     crashes = []
 
-    async def fail():
+    async def fail() -> None:
         raise KeyError("bug")
 
     task = start_watched(fail(), "watched", crashes.append)
@@ -70,7 +70,7 @@ async def test_task_that_ends_by_a_bug_is_reported():
     assert isinstance(crashes[0].__cause__, KeyError)
 
 
-async def test_cancelled_and_finished_tasks_get_no_callback():
+async def test_cancelled_and_finished_tasks_get_no_callback() -> None:
     crashes = []
     forever = start_watched(asyncio.sleep(1000), "sleeps", crashes.append)
     done = start_watched(asyncio.sleep(0), "done", crashes.append)

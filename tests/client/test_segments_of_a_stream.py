@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from penstock.model.errors import NoSuchSegmentError
 from penstock.model.names import segment_name
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+
 STREAM = "retail/orders"
 
 
-async def test_segments_are_described_with_their_successors(cluster):
+async def test_segments_are_described_with_their_successors(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         async with client.event_writer(STREAM) as writer:

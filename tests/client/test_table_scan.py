@@ -71,7 +71,7 @@ async def _one(pages):
     yield await anext(pages)
 
 
-async def test_the_next_page_is_requested_before_this_one_is_handed_out():
+async def test_the_next_page_is_requested_before_this_one_is_handed_out() -> None:
     """The application does not let the loop run while it works on a page, as in a plain loop over pages."""
     segments = SlowSegments(["only"], 45)
     asked = [len(segments.asked) async for _ in scan(segments)]
@@ -79,7 +79,7 @@ async def test_the_next_page_is_requested_before_this_one_is_handed_out():
     assert asked == [1, 3, 4, 5, 6]
 
 
-async def test_no_more_than_one_page_of_each_partition_is_read_ahead():
+async def test_no_more_than_one_page_of_each_partition_is_read_ahead() -> None:
     """However long the application takes for a page."""
     segments = SlowSegments(["a", "b", "c"], 300)
     handed_out = 0
@@ -93,7 +93,7 @@ async def test_no_more_than_one_page_of_each_partition_is_read_ahead():
 
 
 @pytest.mark.parametrize(("page_count", "expected"), [(0, 0), (1, 1), (2, 2), (9, 3)])
-async def test_read_ahead_over_all_partitions_is_bounded_in_bytes(page_count, expected):
+async def test_read_ahead_over_all_partitions_is_bounded_in_bytes(page_count: int, expected: int) -> None:
     """Three partitions, and room for so many pages: no more is under way, and the scan is complete nevertheless."""
     segments = SlowSegments(["a", "b", "c"], 300)
     pages = scan(segments, table_scan_ahead_bytes_max=max(page_count * PAGE_BYTES, 1))
@@ -109,7 +109,7 @@ async def test_read_ahead_over_all_partitions_is_bounded_in_bytes(page_count, ex
     assert found == list(map(key_of, range(300)))
 
 
-async def test_an_error_of_the_next_page_comes_after_all_of_this_one():
+async def test_an_error_of_the_next_page_comes_after_all_of_this_one() -> None:
     segments = SlowSegments(["only"], 60)
     damage = CorruptionError("only", 7, "a checksum does not match")
     segments.errors["only", key_of(30)] = [damage] * 2
@@ -126,7 +126,7 @@ async def test_an_error_of_the_next_page_comes_after_all_of_this_one():
     assert [entry.key for entry in found] == list(map(key_of, range(30)))
 
 
-async def test_an_outage_between_two_pages_does_not_end_a_scan():
+async def test_an_outage_between_two_pages_does_not_end_a_scan() -> None:
     """The page ahead was given up while the application was busy; the server is back when it asks."""
     segments = SlowSegments(["only"], 60)
     segments.errors["only", key_of(20)] = [ConnectionLostError("the server was away for too long")]
@@ -137,7 +137,7 @@ async def test_an_outage_between_two_pages_does_not_end_a_scan():
     assert [entry.key for entry in found] == list(map(key_of, range(60)))
 
 
-async def test_an_error_that_was_waited_for_is_reported_at_once():
+async def test_an_error_that_was_waited_for_is_reported_at_once() -> None:
     segments = SlowSegments(["only"], 60)
     segments.errors["only", key_of(20)] = [ConnectionLostError("the server was away for too long")]
     segments.held_from = key_of(20)
@@ -153,7 +153,7 @@ async def test_an_error_that_was_waited_for_is_reported_at_once():
 
 
 @pytest.mark.parametrize("ending", ["closed", "dropped", "cancelled"])
-async def test_a_scan_that_ends_early_cancels_its_read_ahead(ending):
+async def test_a_scan_that_ends_early_cancels_its_read_ahead(ending: str) -> None:
     segments = SlowSegments(["only"], 60)
     segments.held_from = key_of(20)
     pages = scan(segments)
@@ -177,7 +177,7 @@ async def test_a_scan_that_ends_early_cancels_its_read_ahead(ending):
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("scan ")]
 
 
-async def test_a_page_ahead_has_the_deadline_of_the_call_it_is_read_in():
+async def test_a_page_ahead_has_the_deadline_of_the_call_it_is_read_in() -> None:
     segments = SlowSegments(["only"], 40)
     with within("scan all keys", 5.0, "a limit") as deadline:
         async for _ in scan(segments):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 
@@ -45,7 +46,7 @@ def at(*offsets):
             for each in mark(0, *offsets).segments]  # fmt: skip
 
 
-def test_a_mark_is_passed_when_the_whole_position_is_at_or_after_it():
+def test_a_mark_is_passed_when_the_whole_position_is_at_or_after_it() -> None:
     """Also exactly at it. Behind a scale the newer segment counts, whatever its offset is."""
     assert is_passed(at(5, 5), mark(1, 5, 5))
     assert is_passed(at(6, 5), mark(1, 5, 5))
@@ -57,7 +58,7 @@ def test_a_mark_is_passed_when_the_whole_position_is_at_or_after_it():
     assert is_passed([], after)
 
 
-def test_a_mark_is_ahead_when_the_whole_position_is_at_or_before_it():
+def test_a_mark_is_ahead_when_the_whole_position_is_at_or_before_it() -> None:
     """What is neither passed nor ahead says nothing about what comes next."""
     assert is_ahead(at(4, 5), mark(1, 5, 5))
     assert is_ahead(at(0, 0), mark(1, 5, 5))
@@ -69,7 +70,7 @@ def test_a_mark_is_ahead_when_the_whole_position_is_at_or_before_it():
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1), st.integers(0, 30), st.integers(0, 30))
-def test_of_cuts_that_grow_those_passed_come_first_and_those_ahead_last(steps, first, second):
+def test_of_cuts_that_grow_those_passed_come_first_and_those_ahead_last(steps, first, second) -> None:
     """So a window needs no more than the last one passed, and the first one ahead."""
     offsets, marks = (0, 0), []
     for index, step in enumerate(steps):
@@ -85,7 +86,7 @@ def test_of_cuts_that_grow_those_passed_come_first_and_those_ahead_last(steps, f
 class Controller:
     """Knows the segments of stream s/a and of its marks."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.mark_segments = [SegmentRange("s", "_MARKa", segment_id(0, 0), 0.0, 1.0)]
         self.asked = []
 
@@ -105,7 +106,7 @@ class Controller:
 class Stored:
     """A stream's watermarks in a segment, and what reads them."""
 
-    def __init__(self, refresh_s=1e-9):
+    def __init__(self, refresh_s=1e-9) -> None:
         self.segments = MemorySegments()
         self.controller = Controller()
         cluster = SimpleNamespace(
@@ -115,7 +116,7 @@ class Stored:
         self.marks = StreamMarks(cluster, "s/a")
         self.name = "s/_MARKa/0.#epoch.0"
 
-    async def put(self, *marks):
+    async def put(self, *marks) -> None:
         for each in marks:
             await self.segments.append(self.name, frame_event(each.encode()))
 
@@ -125,13 +126,13 @@ class Stored:
 
 
 @pytest.fixture
-async def stored():
+async def stored() -> Stored:
     made = Stored()
     await made.segments.create_segment(made.name)
     return made
 
 
-async def test_a_window_moves_with_the_position(stored):
+async def test_a_window_moves_with_the_position(stored: Stored) -> None:
     """From before the first watermark to behind the last one, and with one that comes."""
     assert await stored.window(0, 0) == (None, None)
     await stored.put(mark(10, 5, 5), mark(20, 9, 9))
@@ -146,7 +147,7 @@ async def test_a_window_moves_with_the_position(stored):
     assert stored.controller.asked == [0]
 
 
-async def test_a_position_that_moved_back_gets_no_wrong_bound(stored):
+async def test_a_position_that_moved_back_gets_no_wrong_bound(stored: Stored) -> None:
     """A group that was set back: what it had passed comes again."""
     await stored.put(*(mark(10 * number, 5 * number, 5 * number) for number in range(1, 6)))
     assert await stored.window(25, 25) == (50, None)
@@ -154,7 +155,7 @@ async def test_a_position_that_moved_back_gets_no_wrong_bound(stored):
     assert await stored.window(0, 0) == (None, 11)
 
 
-async def test_very_many_watermarks_are_read_block_by_block(stored):
+async def test_very_many_watermarks_are_read_block_by_block(stored: Stored) -> None:
     """No more are held than one block has; those behind the position are forgotten."""
     marks = [mark(number, number, number) for number in range(1, 2001)]
     await stored.put(*marks)
@@ -164,7 +165,7 @@ async def test_very_many_watermarks_are_read_block_by_block(stored):
     assert len(stored.marks._ahead) < 200
 
 
-async def test_watermarks_that_are_truncated_are_passed_over(stored):
+async def test_watermarks_that_are_truncated_are_passed_over(stored: Stored) -> None:
     """They are about truncated data, too."""
     await stored.put(*(mark(10 * number, 5 * number, 5 * number) for number in range(1, 4)))
     assert await stored.window(0, 0) == (None, 11)
@@ -175,7 +176,7 @@ async def test_watermarks_that_are_truncated_are_passed_over(stored):
     assert await stored.window(20, 20) == (40, 51)
 
 
-async def test_a_stream_without_watermarks_has_no_window(stored):
+async def test_a_stream_without_watermarks_has_no_window(stored: Stored) -> None:
     """Another server may keep none; or the stream is gone, and comes again with others."""
     await stored.put(mark(10, 5, 5))
     assert await stored.window(5, 5) == (10, None)
@@ -189,14 +190,14 @@ async def test_a_stream_without_watermarks_has_no_window(stored):
     assert await stored.window(5, 6) == (3, None)
 
 
-async def test_damaged_watermarks_are_reported(stored):
+async def test_damaged_watermarks_are_reported(stored: Stored) -> None:
     """Not passed over."""
     await stored.segments.append(stored.name, frame_event(b"nonsense"))
     with pytest.raises(CorruptionError):
         await stored.window(0, 0)
 
 
-async def test_new_watermarks_are_looked_for_once_in_a_while():
+async def test_new_watermarks_are_looked_for_once_in_a_while() -> None:
     """A caller that asks after every event causes one request per configured interval."""
     stored = Stored(refresh_s=3600.0)
     await stored.segments.create_segment(stored.name)
@@ -208,7 +209,7 @@ async def test_new_watermarks_are_looked_for_once_in_a_while():
     assert not infos
 
 
-def test_times_are_numbers_or_datetimes_with_a_zone():
+def test_times_are_numbers_or_datetimes_with_a_zone() -> None:
     """A datetime counts milliseconds since the epoch."""
     assert noted_time(-7) == -7
     assert noted_time(datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)) == 1500
@@ -223,7 +224,7 @@ def test_times_are_numbers_or_datetimes_with_a_zone():
 
 
 @pytest.fixture(scope="module")
-def uri():
+def uri() -> Iterator[str]:
     """A running server that makes watermarks all the time."""
     portal = Portal("server")
     options = StandaloneSettings(
@@ -241,11 +242,11 @@ _names = iter(range(1_000_000))
 
 
 @pytest.fixture
-def stream():
+def stream() -> str:
     return f"times-{next(_names)}/events"
 
 
-async def window_is(reader, stream, lower, upper):
+async def window_is(reader, stream, lower, upper) -> None:
     """Wait for a window: watermarks come some time after the writers' times."""
     async with asyncio.timeout(60):
         while await reader.time_window(stream) != TimeWindow(lower, upper):  # noqa: ASYNC110  # no event to await
@@ -260,12 +261,12 @@ async def cut_at(client, stream, time):
     return cut
 
 
-async def write(writer, *events, key="k"):
+async def write(writer, *events, key="k") -> None:
     for event in events:
         await writer.write(event, routing_key=key)
 
 
-async def test_a_reader_sees_the_times_that_a_writer_noted(uri, stream):
+async def test_a_reader_sees_the_times_that_a_writer_noted(uri: str, stream: str) -> None:
     """None is known before; then where it is, event by event; also behind a scale."""
     async with Client(uri, FAST) as client:
         await client.create_stream(stream)
@@ -290,7 +291,7 @@ async def test_a_reader_sees_the_times_that_a_writer_noted(uri, stream):
             await reader.time_window("other/events")
 
 
-async def test_two_readers_have_one_window(uri, stream):
+async def test_two_readers_have_one_window(uri: str, stream: str) -> None:
     """What the other one has not read, as far as it has said, is not passed."""
     async with Client(uri, FAST) as client:
         await client.create_stream(stream, scaling=penstock.Scaling.fixed(2))
@@ -314,7 +315,7 @@ async def test_two_readers_have_one_window(uri, stream):
                 await asyncio.gather(one.read(0.05), other.read(0.05))
 
 
-async def test_the_position_after_a_large_event_is_requested_from_the_store(uri, stream):
+async def test_the_position_after_a_large_event_is_requested_from_the_store(uri: str, stream: str) -> None:
     """The server does not say it then: the position is the segment's end, and nothing of the time lies after it."""
     async with Client(uri, FAST) as client:
         await client.create_stream(stream)
@@ -331,7 +332,7 @@ async def test_the_position_after_a_large_event_is_requested_from_the_store(uri,
         assert appender.end_offset == (await client.tail(stream)).positions[0]
 
 
-async def test_a_cut_at_a_noted_time_divides_a_stream(uri, stream):
+async def test_a_cut_at_a_noted_time_divides_a_stream(uri: str, stream: str) -> None:
     """What was noted as of then lies before it: as the end of one group, and the start of another."""
     async with Client(uri, FAST) as client:
         await client.create_stream(stream, scaling=penstock.Scaling.fixed(3))
@@ -352,7 +353,7 @@ async def test_a_cut_at_a_noted_time_divides_a_stream(uri, stream):
                 assert sorted([event.data async for event in reader]) == expected
 
 
-async def test_a_writer_that_is_closed_is_not_awaited(uri, stream):
+async def test_a_writer_that_is_closed_is_not_awaited(uri: str, stream: str) -> None:
     """Even where the stream says that writers are awaited for long."""
     async with Client(uri, FAST) as client:
         await client.create_stream(stream, timestamp_aggregation_timeout_s=60.0)
@@ -378,7 +379,7 @@ async def test_a_writer_that_is_closed_is_not_awaited(uri, stream):
         await window_is(reader, stream, 13, None)
 
 
-def test_the_blocking_client_has_times_and_windows(uri, stream):
+def test_the_blocking_client_has_times_and_windows(uri: str, stream: str) -> None:
     """With values as well as with bytes."""
     with penstock.connect(uri, FAST) as client:
         client.create_stream(stream)
@@ -410,7 +411,7 @@ def test_the_blocking_client_has_times_and_windows(uri, stream):
         assert client.cut_at_noted_time(stream, later) == client.tail(stream)
 
 
-async def test_a_reader_sees_the_times_that_transactions_are_committed_with(uri, stream):
+async def test_a_reader_sees_the_times_that_transactions_are_committed_with(uri: str, stream: str) -> None:
     """All transactions of a client are one writer: the stream awaits writers for long, and each time moves the window.
 
     An aborted one moves nothing, nor does one that is committed with a time before.
@@ -449,7 +450,7 @@ async def test_a_reader_sees_the_times_that_transactions_are_committed_with(uri,
         await refused.commit()
 
 
-async def test_a_client_that_is_closed_is_not_awaited_for_times_of_its_transactions(uri, stream):
+async def test_a_client_that_is_closed_is_not_awaited_for_times_of_its_transactions(uri: str, stream: str) -> None:
     """It leaves as a writer does: another one's times move the window from then on."""
     async with Client(uri, FAST) as staying:
         await staying.create_stream(stream, timestamp_aggregation_timeout_s=3600.0)
@@ -468,7 +469,7 @@ async def test_a_client_that_is_closed_is_not_awaited_for_times_of_its_transacti
         await window_is(reader, stream, 30, None)
 
 
-def test_the_blocking_client_commits_with_times(uri, stream):
+def test_the_blocking_client_commits_with_times(uri: str, stream: str) -> None:
     """A moment counts in milliseconds since the epoch."""
     with penstock.connect(uri, FAST) as client:
         client.create_stream(stream)
@@ -483,7 +484,7 @@ def test_the_blocking_client_commits_with_times(uri, stream):
         assert cut == client.tail(stream)
 
 
-async def test_a_commit_by_id_notes_a_time_as_a_transactions_own_does(uri, stream):
+async def test_a_commit_by_id_notes_a_time_as_a_transactions_own_does(uri: str, stream: str) -> None:
     """Prepared or detached, by any client that has the id; each time that one client commits moves the window.
 
     The time of the first commit counts. An invalid time leaves the transaction undecided.

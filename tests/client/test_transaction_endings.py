@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -54,38 +55,38 @@ def server_with(controller: ControllerSettings):
 
 
 @pytest.fixture(scope="module")
-def uri():
+def uri() -> Iterator[str]:
     """A server whose leases may be short, and end when they end."""
     with server_with(ControllerSettings(lease_ms_min=1, lease_slack_ms=0)) as uri:
         yield uri
 
 
-async def settled(client, stream, transaction_id, state):
+async def settled(client, stream, transaction_id, state) -> None:
     async with asyncio.timeout(60):
         while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
 
 
-async def expire(client, stream, transaction_id):
+async def expire(client, stream, transaction_id) -> None:
     await client._controller_client.ping_transaction(*stream.split("/"), id_of(transaction_id), lease_ms=1)
     await settled(client, stream, transaction_id, "ABORTED")
 
 
-async def abort(client, stream, transaction_id):
+async def abort(client, stream, transaction_id) -> None:
     await (await client.transaction(stream, transaction_id)).abort()
     await settled(client, stream, transaction_id, "ABORTED")
 
 
-async def commit(client, stream, transaction_id):
+async def commit(client, stream, transaction_id) -> None:
     await (await client.transaction(stream, transaction_id)).commit()
     await settled(client, stream, transaction_id, "COMMITTED")
 
 
-async def seal(client, stream, transaction_id):
+async def seal(client, stream, transaction_id) -> None:
     await client.seal_stream(stream)
 
 
-async def delete(client, stream, transaction_id):
+async def delete(client, stream, transaction_id) -> None:
     await client.seal_stream(stream)
     await client.delete_stream(stream)
 
@@ -106,17 +107,17 @@ async def done(value):
     return await value if inspect.isawaitable(value) else value
 
 
-async def write(transaction):
+async def write(transaction) -> None:
     ack = await done(transaction.write(b"late", "k"))
     await done(ack.wait(60))
 
 
-async def flush(transaction):
+async def flush(transaction) -> None:
     await done(transaction.write(b"late", "k"))
     await done(transaction.flush(60))
 
 
-async def ask(call, transaction, client, stream, lease_s):
+async def ask(call, transaction, client, stream, lease_s) -> None:
     match call:
         case "write":
             await write(transaction)
@@ -136,7 +137,9 @@ TRIED = {"write": "write to", "flush": "write to"}
 @pytest.mark.parametrize("is_blocking", [False, True], ids=["asyncio", "blocking"])
 @pytest.mark.parametrize("call", ["write", "flush", "commit", "abort", "resume"])
 @pytest.mark.parametrize("ending", ENDINGS)
-async def test_each_call_on_an_ended_transaction_names_how_it_ended(uri, monkeypatch, ending, call, is_blocking):
+async def test_each_call_on_an_ended_transaction_names_how_it_ended(
+    uri: str, monkeypatch: pytest.MonkeyPatch, ending, call: str, is_blocking: bool
+) -> None:
     """Every call raises the same kind of error, which names the call, the transaction and its stream."""
     end, kind, words, fine = ENDINGS[ending]
     stream = f"endings/s{next(_names)}"
@@ -150,7 +153,7 @@ async def test_each_call_on_an_ended_transaction_names_how_it_ended(uri, monkeyp
             await end(other, stream, transaction.id)
             if ending == "unknown":
                 # As more than a day later.
-                async def find(self, scope, stream, transaction):
+                async def find(self, scope, stream, transaction) -> None:
                     return None
 
                 monkeypatch.setattr(CompletedTransactions, "find", find)
@@ -174,7 +177,7 @@ async def test_each_call_on_an_ended_transaction_names_how_it_ended(uri, monkeyp
             await done(client.abandon())
 
 
-async def test_errors_of_endings_are_subclasses_of_transaction_error():
+async def test_errors_of_endings_are_subclasses_of_transaction_error() -> None:
     """Handlers of sealed and missing streams and of aborted transactions catch these errors, too."""
     assert issubclass(TransactionStreamSealedError, (StreamSealedError, TransactionAbortedError))
     assert issubclass(TransactionStreamDeletedError, (NoSuchStreamError, TransactionError))
@@ -183,7 +186,7 @@ async def test_errors_of_endings_are_subclasses_of_transaction_error():
     assert issubclass(TransactionStreamDeletedError, NoSuchStreamError)
 
 
-async def test_a_write_into_a_prepared_transaction_is_refused_with_the_reason(uri):
+async def test_a_write_into_a_prepared_transaction_is_refused_with_the_reason(uri: str) -> None:
     """It waits for its decision, which can be made by its id; what was written too late is not in it."""
     async with Client(uri, FAST) as client:
         stream = f"endings/s{next(_names)}"
@@ -201,7 +204,9 @@ async def test_a_write_into_a_prepared_transaction_is_refused_with_the_reason(ur
             await calls.prepare_transaction(*stream.split("/"), transaction._id, limit_ms=60_000)
 
 
-async def test_a_controller_that_is_not_penstocks_tells_the_state_alone(uri, monkeypatch):
+async def test_a_controller_that_is_not_penstocks_tells_the_state_alone(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pravega's has no call that describes a transaction: it was aborted, for an unknown reason."""
     async with Client(uri, FAST) as client:
         stream = f"endings/s{next(_names)}"
@@ -209,7 +214,7 @@ async def test_a_controller_that_is_not_penstocks_tells_the_state_alone(uri, mon
         transaction = await client.begin_transaction(stream)
         await abort(client, stream, transaction.id)
 
-        async def unsupported(request, *, timeout=None, metadata=()):
+        async def unsupported(request, *, timeout=None, metadata=()) -> None:
             raise UnsupportedOperationError("describeTransaction is not supported by this controller")
 
         monkeypatch.setattr(client._controller_client._stub, "describeTransaction", unsupported)
@@ -220,7 +225,7 @@ async def test_a_controller_that_is_not_penstocks_tells_the_state_alone(uri, mon
         assert not isinstance(raised.value, TransactionExpiredError)
 
 
-async def test_a_lease_that_the_server_no_longer_renews_raises(uri):
+async def test_a_lease_that_the_server_no_longer_renews_raises(uri: str) -> None:
     """It is still open then, and can be committed until the lease has run out."""
     settings = ControllerSettings(transaction_lifetime_ms_max=100_000)
     with server_with(settings) as uri:

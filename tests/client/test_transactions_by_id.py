@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,6 +24,7 @@ from penstock.model.errors import (
 )
 from penstock.serializers import JsonSerializer
 from penstock.testing import memory_server
+from penstock_simulation.simulated.zookeeper import Server
 from support.standalone_process import child_environment
 
 FAST = ClientSettings(retry_time_max_s=10.0)
@@ -30,13 +32,13 @@ _names = iter(range(1_000_000))
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[Server]:
     with memory_server() as server:
         yield server
 
 
 @pytest.fixture
-def stream():
+def stream() -> str:
     """A fresh stream."""
     return f"ids/s{next(_names)}"
 
@@ -49,13 +51,13 @@ async def contents(client, stream):
         return [event.data async for event in reader]
 
 
-async def settled(client, stream, transaction_id, state):
+async def settled(client, stream, transaction_id, state) -> None:
     async with asyncio.timeout(60):
         while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
 
 
-async def test_transaction_that_was_detached_is_gone_on_with_by_its_id(server, stream):
+async def test_transaction_that_was_detached_is_gone_on_with_by_its_id(server: Server, stream: str) -> None:
     """Closing its first client aborts undecided transactions, but not this one."""
     async with Client(server.uri, FAST) as first:
         await first.create_stream(stream)
@@ -91,7 +93,7 @@ with penstock.connect(uri) as client:
 """
 
 
-async def test_transaction_is_gone_on_with_by_another_process(server, stream):
+async def test_transaction_is_gone_on_with_by_another_process(server: Server, stream: str) -> None:
     """The other process writes, commits, and gets the outcome."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
@@ -108,7 +110,7 @@ async def test_transaction_is_gone_on_with_by_another_process(server, stream):
         assert await contents(client, stream) == [b"one", b"two"]
 
 
-async def test_transaction_of_a_client_that_crashed_is_decided_by_its_id(server, stream):
+async def test_transaction_of_a_client_that_crashed_is_decided_by_its_id(server: Server, stream: str) -> None:
     """What was flushed is in it."""
     first = Client(server.uri, FAST)
     async with first:
@@ -124,7 +126,7 @@ async def test_transaction_of_a_client_that_crashed_is_decided_by_its_id(server,
             assert await contents(second, stream) == [b"one", b"two"]
 
 
-async def test_resumed_transaction_that_nobody_decides_on_is_aborted(server, stream):
+async def test_resumed_transaction_that_nobody_decides_on_is_aborted(server: Server, stream: str) -> None:
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
         transaction_id = await (await client.begin_transaction(stream)).detach()
@@ -134,7 +136,7 @@ async def test_resumed_transaction_that_nobody_decides_on_is_aborted(server, str
         await settled(client, stream, transaction_id, "ABORTED")
 
 
-async def test_transaction_that_is_over_says_how(server, stream):
+async def test_transaction_that_is_over_says_how(server: Server, stream: str) -> None:
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
         committed = await client.begin_transaction(stream)
@@ -158,7 +160,7 @@ async def test_transaction_that_is_over_says_how(server, stream):
             await client.transaction(stream, other.id, lease_s=10_000_000)
 
 
-async def test_transaction_takes_values(server, stream):
+async def test_transaction_takes_values(server: Server, stream: str) -> None:
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
         async with client.begin_transaction(stream, serializer=JsonSerializer()) as transaction:
@@ -171,7 +173,7 @@ async def test_transaction_takes_values(server, stream):
         assert await contents(client, stream) == [b'{"order":%d}' % number for number in range(1, 5)]
 
 
-def test_blocking_client_continues_with_transactions_and_values(server, stream):
+def test_blocking_client_continues_with_transactions_and_values(server: Server, stream: str) -> None:
     with penstock.connect(server.uri, settings=FAST) as client:
         client.create_stream(stream)
         transaction = client.begin_transaction(stream, serializer=JsonSerializer())
@@ -188,7 +190,7 @@ def test_blocking_client_continues_with_transactions_and_values(server, stream):
             assert found[0].stream == stream
 
 
-async def test_transaction_committed_elsewhere_closes_in_good_order(server, stream):
+async def test_transaction_committed_elsewhere_closes_in_good_order(server: Server, stream: str) -> None:
     """Nothing of it is lost, so closing it undecided is no error."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
@@ -201,7 +203,7 @@ async def test_transaction_committed_elsewhere_closes_in_good_order(server, stre
         assert await contents(client, stream) == [b"one"]
 
 
-async def test_open_transactions_are_listed_with_their_properties(server, stream):
+async def test_open_transactions_are_listed_with_their_properties(server: Server, stream: str) -> None:
     """Age, lease or limit, size, and whether it is prepared; one that has ended is not among them."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream, scaling=penstock.Scaling.fixed(3))
@@ -232,7 +234,7 @@ async def test_open_transactions_are_listed_with_their_properties(server, stream
         await client.abort_transaction(stream, prepared.id)
 
 
-def test_blocking_client_lists_open_transactions(server, stream):
+def test_blocking_client_lists_open_transactions(server: Server, stream: str) -> None:
     with penstock.connect(server.uri, settings=FAST) as client:
         client.create_stream(stream)
         made = [client.begin_transaction(stream) for _ in range(3)]

@@ -31,7 +31,7 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_short_waits_are_not_reported(run) -> None:
+def test_short_waits_are_not_reported(run: Callable[[Callable[[Waits], Awaitable[None]]], list[str]]) -> None:
     async def scenario(waits: Waits) -> None:
         for _ in range(20):
             with waits.during("read a/b", now_s() + 60.0):
@@ -40,7 +40,9 @@ def test_short_waits_are_not_reported(run) -> None:
     assert run(scenario) == []
 
 
-def test_a_long_wait_is_reported_with_its_reason_and_the_time_left_and_again_and_at_its_end(run) -> None:
+def test_a_long_wait_is_reported_with_its_reason_and_the_time_left_and_again_and_at_its_end(
+    run: Callable[[Callable[[Waits], Awaitable[None]]], list[str]],
+) -> None:
     async def scenario(waits: Waits) -> None:
         with waits.during("create stream a/b", now_s() + 60.0) as wait:
             wait.note(ConnectionLostError("10.0.0.1:6000: connection refused"))
@@ -52,7 +54,9 @@ def test_a_long_wait_is_reported_with_its_reason_and_the_time_left_and_again_and
     ] + ["the wait ended after 25 s"]
 
 
-def test_a_wait_that_fails_ends_with_its_error_and_no_line(run) -> None:
+def test_a_wait_that_fails_ends_with_its_error_and_no_line(
+    run: Callable[[Callable[[Waits], Awaitable[None]]], list[str]],
+) -> None:
     async def scenario(waits: Waits) -> None:
         async def fail() -> None:
             with waits.during("write to a/b", None) as wait:
@@ -67,7 +71,7 @@ def test_a_wait_that_fails_ends_with_its_error_and_no_line(run) -> None:
     assert len(run(scenario)) == 1
 
 
-def test_many_waits_for_one_reason_share_a_line(run) -> None:
+def test_many_waits_for_one_reason_share_a_line(run: Callable[[Callable[[Waits], Awaitable[None]]], list[str]]) -> None:
     async def scenario(waits: Waits) -> None:
         found = [waits.begin(f"write to a/{number}", why=DISK_FULL) for number in range(1000)]
         await asyncio.sleep(5.0)
@@ -80,7 +84,9 @@ def test_many_waits_for_one_reason_share_a_line(run) -> None:
     ]
 
 
-def test_a_new_reason_is_reported_at_once_and_one_that_comes_and_goes_once_per_interval(run) -> None:
+def test_a_new_reason_is_reported_at_once_and_one_that_comes_and_goes_once_per_interval(
+    run: Callable[[Callable[[Waits], Awaitable[None]]], list[str]],
+) -> None:
     async def scenario(waits: Waits) -> None:
         with waits.during("write to a/b", None) as wait:
             for turn in range(16):
@@ -92,7 +98,7 @@ def test_a_new_reason_is_reported_at_once_and_one_that_comes_and_goes_once_per_i
     assert sum(UNREACHABLE in line for line in lines) == 1
 
 
-def test_progress_begins_a_wait_again(run) -> None:
+def test_progress_begins_a_wait_again(run: Callable[[Callable[[Waits], Awaitable[None]]], list[str]]) -> None:
     async def scenario(waits: Waits) -> None:
         wait = waits.begin("write to a/b")
         for _ in range(20):
@@ -103,7 +109,7 @@ def test_progress_begins_a_wait_again(run) -> None:
     assert run(scenario) == []
 
 
-def test_nothing_is_reported_after_close(run) -> None:
+def test_nothing_is_reported_after_close(run: Callable[[Callable[[Waits], Awaitable[None]]], list[str]]) -> None:
     async def scenario(waits: Waits) -> None:
         waits.begin("write to a/b")
         waits.close()

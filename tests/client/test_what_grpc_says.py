@@ -58,7 +58,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("verbosity", [None, "INFO"], ids=["by itself", "asked for"])
-def test_grpc_logs_no_lost_server_unless_logging_is_enabled(verbosity):
+def test_grpc_logs_no_lost_server_unless_logging_is_enabled(verbosity: str | None) -> None:
     """With INFO, gRPC logs a GOAWAY only if it comes before the connection is closed; this is not checked."""
     environment = child_environment(**({} if verbosity is None else {"GRPC_VERBOSITY": verbosity}))
     if verbosity is None:

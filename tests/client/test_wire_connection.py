@@ -25,13 +25,13 @@ from penstock.wire.connection import ConnectionSettings, open_connection
 class Script:
     """A server that does what the test says: `received` commands come in, `send` goes out."""
 
-    def __init__(self, hello=b"\xff\xff\xff\x81\0\0\0\x08\0\0\0\x11\0\0\0\x05"):
+    def __init__(self, hello=b"\xff\xff\xff\x81\0\0\0\x08\0\0\0\x11\0\0\0\x05") -> None:
         # The frame above is vector 2 of wire-protocol 9.2: Hello(17, 5).
         self.hello = hello
         self.received = asyncio.Queue()
         self.writers = []
 
-    async def serve(self, reader, writer):
+    async def serve(self, reader, writer) -> None:
         self.writers.append(writer)
         writer.write(self.hello)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -41,7 +41,7 @@ class Script:
                 self.received.put_nowait(decode(code, payload))
         writer.close()
 
-    def send(self, command):
+    def send(self, command) -> None:
         self.writers[-1].write(encode(command))
 
 
@@ -71,31 +71,31 @@ def answer(request_id):
     return StreamSegmentInfo(request_id, "s/t/0.#epoch.0", True, False, False, 0, request_id * 10, 0)
 
 
-async def test_hello_settles_the_version():
+async def test_hello_settles_the_version() -> None:
     async with connected(Script(encode(Hello(15, 5)))) as connection:
         assert connection.wire_version == 15
         assert connection.is_open
 
 
 @pytest.mark.parametrize("hello", [Hello(4, 3), Hello(30, 18)])
-async def test_versions_that_do_not_meet_are_refused(hello):
+async def test_versions_that_do_not_meet_are_refused(hello: Hello) -> None:
     with pytest.raises(ProtocolError, match="wire versions"):
         async with connected(Script(encode(hello))):
             pass
 
 
-async def test_a_silent_server_is_given_up():
+async def test_a_silent_server_is_given_up() -> None:
     with pytest.raises(ConnectionLostError, match="connect_timeout_s"):
         async with connected(Script(b""), connect_timeout_s=0.05):
             pass
 
 
-async def test_a_port_without_a_listener_is_reported():
+async def test_a_port_without_a_listener_is_reported() -> None:
     with pytest.raises(ConnectionLostError, match="could not connect"):
         await open_connection("127.0.0.1", 1, settings=ConnectionSettings())
 
 
-async def test_replies_in_any_order_are_matched_to_their_requests():
+async def test_replies_in_any_order_are_matched_to_their_requests() -> None:
     script = Script()
     async with connected(script) as connection:
         requests = [ask(connection) for _ in range(5)]
@@ -106,7 +106,7 @@ async def test_replies_in_any_order_are_matched_to_their_requests():
         assert connection.request_count == 0
 
 
-async def test_time_out_is_an_unknown_outcome_and_the_late_reply_is_dropped():
+async def test_time_out_is_an_unknown_outcome_and_the_late_reply_is_dropped() -> None:
     script = Script()
     async with connected(script) as connection:
         with pytest.raises(OutcomeUnknownError, match="no reply to GetStreamSegmentInfo within"):
@@ -118,17 +118,17 @@ async def test_time_out_is_an_unknown_outcome_and_the_late_reply_is_dropped():
         assert (await following).request_id == late + 1
 
 
-async def test_lost_connection_fails_everything_that_waits():
+async def test_lost_connection_fails_everything_that_waits() -> None:
     script = Script()
 
     class Handler:
         error = None
 
-        def on_reply(self, reply): ...
+        def on_reply(self, reply) -> None: ...
 
-        def on_writable(self): ...
+        def on_writable(self) -> None: ...
 
-        def on_connection_lost(self, error):
+        def on_connection_lost(self, error) -> None:
             self.error = error
 
     async with connected(script) as connection:
@@ -158,7 +158,7 @@ async def test_lost_connection_fails_everything_that_waits():
     ],
     ids=["unknown type", "short payload", "negative length", "oversize"],
 )
-async def test_bytes_that_are_not_the_protocol_end_the_connection(garbage):
+async def test_bytes_that_are_not_the_protocol_end_the_connection(garbage: bytes) -> None:
     script = Script()
     async with connected(script) as connection:
         request = ask(connection)
@@ -168,7 +168,7 @@ async def test_bytes_that_are_not_the_protocol_end_the_connection(garbage):
             await request
 
 
-async def test_command_that_no_server_sends_ends_the_connection():
+async def test_command_that_no_server_sends_ends_the_connection() -> None:
     script = Script()
     async with connected(script) as connection:
         request = ask(connection)
@@ -178,7 +178,7 @@ async def test_command_that_no_server_sends_ends_the_connection():
             await request
 
 
-async def test_silence_is_probed_and_then_ends_the_connection():
+async def test_silence_is_probed_and_then_ends_the_connection() -> None:
     script = Script()
     async with connected(script, keepalive_interval_s=0.03) as connection:
         assert isinstance(await script.received.get(), KeepAlive)
@@ -189,7 +189,7 @@ async def test_silence_is_probed_and_then_ends_the_connection():
             await asyncio.wait_for(request, 60)
 
 
-async def test_time_in_which_the_process_did_not_run_does_not_end_a_connection():
+async def test_time_in_which_the_process_did_not_run_does_not_end_a_connection() -> None:
     script = Script()
     async with connected(script, keepalive_interval_s=0.2) as connection:
         assert isinstance(await script.received.get(), KeepAlive)
@@ -199,17 +199,17 @@ async def test_time_in_which_the_process_did_not_run_does_not_end_a_connection()
         assert connection.is_open
 
 
-async def test_replies_of_a_subscription_go_to_its_handler():
+async def test_replies_of_a_subscription_go_to_its_handler() -> None:
     script = Script()
     replies = []
 
     class Handler:
-        def on_reply(self, reply):
+        def on_reply(self, reply) -> None:
             replies.append(reply)
 
-        def on_writable(self): ...
+        def on_writable(self) -> None: ...
 
-        def on_connection_lost(self, error): ...
+        def on_connection_lost(self, error) -> None: ...
 
     async with connected(script) as connection:
         connection.subscribe(7, Handler())
@@ -223,7 +223,7 @@ async def test_replies_of_a_subscription_go_to_its_handler():
         connection.unsubscribe(7)
 
 
-async def test_read_data_survive_the_receive_buffer():
+async def test_read_data_survive_the_receive_buffer() -> None:
     # Two replies in one segment of bytes: the first one's data must not change when the buffer is used again.
     script = Script()
     async with connected(script) as connection:
@@ -238,12 +238,12 @@ async def test_read_data_survive_the_receive_buffer():
         assert [bytes(first.data), bytes(second.data)] == [b"a" * 100, b"b" * 100]
 
 
-async def test_full_socket_is_reported_and_so_is_its_end():
+async def test_full_socket_is_reported_and_so_is_its_end() -> None:
     # The server does not read: the connection stops being writable; the handler is called once the server reads.
     gate = asyncio.Event()
     told = asyncio.Event()
 
-    async def serve(reader, writer):
+    async def serve(reader, writer) -> None:
         writer.write(encode(Hello(17, 5)))
         await gate.wait()
         while await reader.read(1 << 20):
@@ -251,11 +251,11 @@ async def test_full_socket_is_reported_and_so_is_its_end():
         writer.close()
 
     class Handler:
-        def on_reply(self, reply): ...
+        def on_reply(self, reply) -> None: ...
 
-        def on_connection_lost(self, error): ...
+        def on_connection_lost(self, error) -> None: ...
 
-        def on_writable(self):
+        def on_writable(self) -> None:
             told.set()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1024)
@@ -276,7 +276,7 @@ async def test_full_socket_is_reported_and_so_is_its_end():
     server.close()
 
 
-async def test_too_many_requests_are_refused():
+async def test_too_many_requests_are_refused() -> None:
     script = Script()
     async with connected(script, request_count_max=2) as connection:
         requests = [ask(connection, timeout_s=None) for _ in range(2)]
@@ -289,12 +289,12 @@ async def test_too_many_requests_are_refused():
         assert connection.request_count == 0
 
 
-async def test_close_does_not_wait_for_a_server_that_reads_nothing():
+async def test_close_does_not_wait_for_a_server_that_reads_nothing() -> None:
     """The server hangs with the sockets full: unsent bytes are dropped, and closing does not wait for them."""
     script = Script()
     is_over = asyncio.Event()
 
-    async def hang(reader, writer):
+    async def hang(reader, writer) -> None:
         script.writers.append(writer)
         writer.write(script.hello)
         script.received.put_nowait(Hello(17, 5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,9 @@ from penstock.client.writing.event_runs import parts_of
 from penstock.model.errors import OutcomeUnknownError
 from penstock.model.events import split_events
 from penstock.model.policies import Scaling
+
+if TYPE_CHECKING:
+    from client.conftest import Cluster
 
 STREAM = "retail/orders"
 
@@ -69,7 +73,9 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     return counts
 
 
-async def test_a_sealed_segments_events_move_to_its_successors_some_in_each_turn(cluster, moved):
+async def test_a_sealed_segments_events_move_to_its_successors_some_in_each_turn(
+    cluster: Cluster, moved: Counter[int]
+) -> None:
     """However many wait: each turn moves so many at most, order per key holds, and each ack is settled."""
     async with cluster.client(spread_turn_event_count_max=50) as client:
         await client.create_stream(STREAM)
@@ -91,7 +97,7 @@ async def test_a_sealed_segments_events_move_to_its_successors_some_in_each_turn
     assert sorted(by_key["-"]) == list(range(500))
 
 
-async def test_what_is_written_meanwhile_is_stored_after_what_moves(cluster, moved):
+async def test_what_is_written_meanwhile_is_stored_after_what_moves(cluster: Cluster, moved: Counter[int]) -> None:
     """A write waits until all has moved; one that does not wait, as of other threads, goes behind what is there."""
     async with cluster.client(spread_turn_event_count_max=10) as client:
         await client.create_stream(STREAM)
@@ -117,7 +123,9 @@ async def test_what_is_written_meanwhile_is_stored_after_what_moves(cluster, mov
     assert (await all_stored(cluster))["k"] == list(range(1051))
 
 
-async def test_segments_that_are_sealed_one_after_the_other_while_events_move_keep_the_order(cluster, moved):
+async def test_segments_that_are_sealed_one_after_the_other_while_events_move_keep_the_order(
+    cluster: Cluster, moved: Counter[int]
+) -> None:
     """Its successor is sealed as well, and two are merged into one, before all has moved."""
     async with cluster.client(spread_turn_event_count_max=20) as client:
         await client.create_stream(STREAM, scaling=Scaling.fixed(2))
@@ -139,7 +147,7 @@ async def test_segments_that_are_sealed_one_after_the_other_while_events_move_ke
     assert await all_stored(cluster) == {f"k{key}": list(range(key, 3300, 11)) for key in range(11)}
 
 
-async def test_a_writer_that_is_closed_in_the_midst_settles_every_ack(cluster, moved):
+async def test_a_writer_that_is_closed_in_the_midst_settles_every_ack(cluster: Cluster, moved: Counter[int]) -> None:
     """And counts each event once: those that have moved are not those that have not."""
     async with cluster.client(spread_turn_event_count_max=10) as client:
         await client.create_stream(STREAM)
@@ -162,7 +170,7 @@ async def test_a_writer_that_is_closed_in_the_midst_settles_every_ack(cluster, m
 # Cutting what is written at once.
 
 
-def test_arrow_arrays_are_cut_by_bytes_as_well_as_by_count():
+def test_arrow_arrays_are_cut_by_bytes_as_well_as_by_count() -> None:
     """A part is framed as a whole, in one turn."""
     sizes = [10, 10, 5_000_000, 10, 10, 10, 3_000_000, 3_000_000, *[100] * 20_000]
     array = pa.array([b"x" * size for size in sizes])
@@ -173,7 +181,7 @@ def test_arrow_arrays_are_cut_by_bytes_as_well_as_by_count():
     assert max(len(part) for _, part, _ in parts) == 4096
 
 
-def test_keys_of_an_arrow_array_are_made_part_by_part():
+def test_keys_of_an_arrow_array_are_made_part_by_part() -> None:
     keys = pa.array([f"k{number % 3}" for number in range(20_000)])
     events = [b"e"] * 20_000
     parts = list(parts_of(events, keys, 4_000_000))
@@ -181,7 +189,7 @@ def test_keys_of_an_arrow_array_are_made_part_by_part():
     assert [len(part) for _, _, part in parts] == [4096, 4096, 4096, 4096, 3616]
 
 
-async def test_write_many_takes_so_many_bytes_in_a_turn(cluster, monkeypatch):
+async def test_write_many_takes_so_many_bytes_in_a_turn(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of buffers that have to be copied: one by one, as there is room."""
     counts: Counter[int] = Counter()
     put = event_writer.EventWriter._put
@@ -202,7 +210,9 @@ async def test_write_many_takes_so_many_bytes_in_a_turn(cluster, monkeypatch):
     assert max(counts.values()) <= 110_000
 
 
-async def test_writes_of_a_few_after_one_another_take_no_longer_turns_than_one_of_many(cluster, monkeypatch):
+async def test_writes_of_a_few_after_one_another_take_no_longer_turns_than_one_of_many(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A caller that awaits nothing else, in one call or thousands, lets other tasks run."""
     counts: Counter[int] = Counter()
     put = event_writer.EventWriter._put_run
@@ -223,7 +233,7 @@ async def test_writes_of_a_few_after_one_another_take_no_longer_turns_than_one_o
     assert max(counts.values()) < 2 * 4096  # What was left of a turn is not measured against the next part.
 
 
-async def test_reading_what_is_there_lets_others_have_their_turn_between_chunks(cluster):
+async def test_reading_what_is_there_lets_others_have_their_turn_between_chunks(cluster: Cluster) -> None:
     """However much was read ahead: a loop over a reader that never waits is not alone in the program."""
     async with cluster.client(read_bytes=10_000, read_ahead_block_count=1000) as client:
         await client.create_stream(STREAM)

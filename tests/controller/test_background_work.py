@@ -137,7 +137,9 @@ async def test_waiting_for_the_next_attempt_holds_no_slot(house: House) -> None:
             await house.work.until_done("good", lambda: asyncio.sleep(0))
 
 
-async def test_what_is_given_up_is_reported_in_log_record_and_statistic(house: House, caplog) -> None:
+async def test_what_is_given_up_is_reported_in_log_record_and_statistic(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
     """An error that stays ends the work; the newest of all records are kept, in their order."""
     for number in range(5):
         error = InvalidArgumentError(f"never, {number}")
@@ -165,7 +167,7 @@ async def test_two_controllers_that_give_up_at_once_are_both_on_record(house: Ho
     )
 
 
-async def test_work_that_fails_for_long_does_not_fill_the_log(house: House, caplog) -> None:
+async def test_work_that_fails_for_long_does_not_fill_the_log(house: House, caplog: pytest.LogCaptureFixture) -> None:
     """Of 200 failures in a row less than a tenth are logged, the last of these late; none of them ends the work."""
     failures = iter(range(200))
 
@@ -224,7 +226,9 @@ async def test_work_on_one_stream_goes_in_order_beside_that_on_others(house: Hou
     assert not queue.has("scope", "held", 2)
 
 
-async def test_what_raises_before_it_begins_fails_as_anything_else(house: House, caplog) -> None:
+async def test_what_raises_before_it_begins_fails_as_anything_else(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
     """S-197: a function that raises instead of returning an awaitable; items posted afterwards are done."""
     errors = iter([ContainerOfflineError(1, "away"), None, InvalidArgumentError("never"), ValueError("a slip"), None])
     attempts, done = [], []

@@ -22,6 +22,7 @@ from penstock.model.errors import ContainerOfflineError
 from penstock.model.names import segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.model.scale_advice import ScaleAdvice, ScaleDirection
+from support.in_process_cluster import InProcessCluster
 
 SETTINGS = ControllerSettings(retry_delay_ms_first=1, retry_delay_ms_max=2)
 
@@ -31,7 +32,7 @@ def names(count, seed=0):
     return [f"{number:016x}-{rng.randbytes(16).hex()}" for number in range(count)]
 
 
-async def until(condition, what):
+async def until(condition, what) -> None:
     for _ in range(60_000):
         if condition():
             return
@@ -49,12 +50,12 @@ async def until(condition, what):
         ("", 0),
     ],
 )
-def test_names_have_the_hash_that_java_gives_them(text, code):
+def test_names_have_the_hash_that_java_gives_them(text: str, code: int) -> None:
     """S-224: 32 bits, over UTF-16."""
     assert java_hash(text) == code % (1 << 32)
 
 
-def test_a_stream_has_the_bucket_that_it_has_in_pravega():
+def test_a_stream_has_the_bucket_that_it_has_in_pravega() -> None:
     """S-224: the hash of the scoped name without its sign, modulo the number of buckets."""
     assert [bucket_of("a", "b", count) for count in (1, 7, 100)] == [94772 % count for count in (1, 7, 100)]
     negative = next(name for name in map(str, range(1000)) if java_hash(f"scope/{name}") >> 31)
@@ -63,7 +64,7 @@ def test_a_stream_has_the_bucket_that_it_has_in_pravega():
 
 @pytest.mark.parametrize("bucket_count", [1, 5, 100])
 @pytest.mark.parametrize("seed", range(5))
-def test_shares_differ_by_one_at_most_and_few_buckets_move(bucket_count, seed):
+def test_shares_differ_by_one_at_most_and_few_buckets_move(bucket_count: int, seed: int) -> None:
     """S-225, S-229: for each number of members, in any order of their names, when one comes and when it goes again."""
     members = names(9, seed)
     for count in range(1, 9):
@@ -79,7 +80,7 @@ def test_shares_differ_by_one_at_most_and_few_buckets_move(bucket_count, seed):
         assert shared_out("kind", bucket_count, frozenset(members[:count])) == before
 
 
-def test_without_members_no_bucket_has_an_owner():
+def test_without_members_no_bucket_has_an_owner() -> None:
     """S-229: without members there are no owners; a controller that knows no members owns nothing."""
     assert shared_out("kind", 100, frozenset()) == {}
     buckets = Buckets("kind", 100, Peers())
@@ -88,14 +89,14 @@ def test_without_members_no_bucket_has_an_owner():
     assert buckets.own_name == ""
 
 
-def test_kinds_with_one_bucket_do_not_all_fall_to_one_member():
+def test_kinds_with_one_bucket_do_not_all_fall_to_one_member() -> None:
     """Of forty kinds with a bucket each, among four members: the weights go by the kind too."""
     members = frozenset(names(4))
     owners = {shared_out(f"kind {number}", 1, members)[0] for number in range(40)}
     assert owners == members
 
 
-async def test_who_is_taken_for_dead_owns_nothing_from_then_on():
+async def test_who_is_taken_for_dead_owns_nothing_from_then_on() -> None:
     """Its watch need not have reported it: its membership has expired."""
     coordinator = InProcessCoordinator()
     peers = Peers()
@@ -115,7 +116,7 @@ def owners_of(services, count=200):
     ]
 
 
-async def test_each_stream_has_one_owner_through_joins_and_leaves(cluster):
+async def test_each_stream_has_one_owner_through_joins_and_leaves(cluster: InProcessCluster) -> None:
     """S-225, S-226: one has all; each further controller takes a part; buckets of one that leaves go to the rest."""
     services = [await cluster.start(SETTINGS)]
     assert owners_of(services) == [[0]] * 200
@@ -132,7 +133,7 @@ async def test_each_stream_has_one_owner_through_joins_and_leaves(cluster):
     assert sum(stayed) > len(stayed) * 3 / 4
 
 
-async def test_who_was_taken_for_dead_gets_a_share_under_its_new_name(cluster):
+async def test_who_was_taken_for_dead_gets_a_share_under_its_new_name(cluster: InProcessCluster) -> None:
     """S-222 for buckets: while it is away the other one has all; afterwards each stream has one owner again."""
     services = [await cluster.start(SETTINGS) for _ in range(2)]
     await until(lambda: all(len(each) == 1 for each in owners_of(services)), "each stream has one owner")
@@ -144,7 +145,9 @@ async def test_who_was_taken_for_dead_gets_a_share_under_its_new_name(cluster):
     assert {each for (each,) in owners_of(services)} == {0, 1}
 
 
-async def test_a_coordinator_that_cannot_be_asked_leaves_the_buckets_where_they_are(cluster, monkeypatch):
+async def test_a_coordinator_that_cannot_be_asked_leaves_the_buckets_where_they_are(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S-228: members keep what they have; what changed meanwhile is seen when it is back."""
     services = [await cluster.start(SETTINGS) for _ in range(2)]
     await until(lambda: all(len(each) == 1 for each in owners_of(services)), "each stream has one owner")
@@ -175,14 +178,14 @@ async def test_a_coordinator_that_cannot_be_asked_leaves_the_buckets_where_they_
 class Advisor:
     """`ScaleAdvisor` to which the first segment of each of some streams is hot."""
 
-    def __init__(self, streams):
+    def __init__(self, streams) -> None:
         self.names = [segment_name("scope", stream, 0) for stream in streams]
 
     async def scale_advice(self, container_id, segments=None):
         return [ScaleAdvice(name, ScaleDirection.UP, 2) for name in self.names] if segments is None else []
 
 
-async def test_of_two_controllers_each_scales_the_streams_that_fall_to_it(cluster):
+async def test_of_two_controllers_each_scales_the_streams_that_fall_to_it(cluster: InProcessCluster) -> None:
     """Both inspect all loads; none of the streams is scaled by both, and each is by one."""
     streams = [f"stream-{number}" for number in range(12)]
     settings = ControllerSettings(auto_scaling=AutoScalingSettings(interval_s=1e9))

@@ -53,7 +53,7 @@ def subjects_of_one_bucket(count):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_controllers_whose_streams_share_a_bucket_do_not_hold_each_other_up(seed):
+def test_controllers_whose_streams_share_a_bucket_do_not_hold_each_other_up(seed: int) -> None:
     """Four controllers announce and end work without a pause, each on a stream of its own, behind one fence.
 
     An announcement alone takes two requests of 2 ms. None takes a second; once some of them took ten and more, as a
@@ -61,7 +61,7 @@ def test_controllers_whose_streams_share_a_bucket_do_not_hold_each_other_up(seed
     """
     took_s = []
 
-    async def controller(store, coordinator, subject, name):
+    async def controller(store, coordinator, subject, name) -> None:
         loop = asyncio.get_running_loop()
         claims = WorkClaims(RecordStore(store), SETTINGS, Peers())
         claims.enter(await coordinator.join(name))
@@ -72,7 +72,7 @@ def test_controllers_whose_streams_share_a_bucket_do_not_hold_each_other_up(seed
             took_s.append(loop.time() - begin_s)
             await claims.withdraw(announced)
 
-    async def scenario():
+    async def scenario() -> None:
         store, coordinator = Distant(), InProcessCoordinator()
         await store.create_table(layout.PENDING_WORK)
         subjects = subjects_of_one_bucket(CONTROLLERS)
@@ -91,7 +91,7 @@ def test_controllers_whose_streams_share_a_bucket_do_not_hold_each_other_up(seed
     assert sum(taken_s > 3 * REQUEST_S for taken_s in took_s) > ROUNDS
 
 
-def test_the_wait_after_a_conflict_is_drawn_and_bounded():
+def test_the_wait_after_a_conflict_is_drawn_and_bounded() -> None:
     """Twice as long at most from attempt to attempt, up to the bound; two controllers do not wait for the same time."""
     for attempt in range(1, 30):
         most_ms = min(SETTINGS.conflict_delay_ms_first * 2 ** (attempt - 1), SETTINGS.conflict_delay_ms_max)

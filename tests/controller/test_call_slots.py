@@ -19,6 +19,7 @@ from penstock.model.routing import container_of
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from support.controller_faults import BlockedSegments
+from support.in_process_cluster import InProcessCluster
 
 CONTAINERS, SICK = 4, 2
 SETTINGS = ControllerSettings(rpc_concurrency_max=4, rpc_slot_s=0.05, rpc_waiting_max=5, rpc_share_max=3)
@@ -64,7 +65,7 @@ async def answer(call) -> str:
     return "OK"
 
 
-async def test_calls_about_a_hanging_container_leave_slots_to_others(cluster):
+async def test_calls_about_a_hanging_container_leave_slots_to_others(cluster: InProcessCluster) -> None:
     """2 000 calls wait for one container or are refused; a call about another container is answered at once.
 
     The former end at their deadline. After the container answers again, so do all calls.
@@ -143,7 +144,7 @@ class Calls:
 
 
 @pytest.fixture
-def slots():
+def slots() -> CallSlots:
     return CallSlots(SETTINGS, CONTAINERS)
 
 
@@ -162,7 +163,7 @@ async def settled(tasks, running) -> None:
 
 
 @pytest.mark.parametrize("is_by_container", [False, True], ids=["subject", "container"])
-async def test_calls_beyond_the_share_are_refused_and_others_served(slots, is_by_container):
+async def test_calls_beyond_the_share_are_refused_and_others_served(slots: CallSlots, is_by_container: bool) -> None:
     """The bound counts calls in slots and in the waiting room."""
     calls = Calls(slots)
 
@@ -185,7 +186,7 @@ async def test_calls_beyond_the_share_are_refused_and_others_served(slots, is_by
 
 
 @pytest.mark.parametrize("is_by_container", [False, True], ids=["subject", "container"])
-async def test_calls_that_hang_leave_free_slots_from_the_first_moment(is_by_container):
+async def test_calls_that_hang_leave_free_slots_from_the_first_moment(is_by_container: bool) -> None:
     """The limit counts before the first of them has waited for long, and again when all of them have given up."""
     slots = CallSlots(ControllerSettings(rpc_concurrency_max=16, rpc_slot_s=3600.0, rpc_share_max=15), CONTAINERS)
     calls = Calls(slots)
@@ -211,7 +212,7 @@ async def test_calls_that_hang_leave_free_slots_from_the_first_moment(is_by_cont
         assert (slots.held_count, slots.waiting_count, slots.key_count) == (0, 0, 0)
 
 
-async def test_a_cluster_of_one_container_uses_all_slots():
+async def test_a_cluster_of_one_container_uses_all_slots() -> None:
     """There are no calls about other containers for which slots would have to stay free."""
     slots = CallSlots(SETTINGS, 1)
     calls = Calls(slots)
@@ -222,7 +223,7 @@ async def test_a_cluster_of_one_container_uses_all_slots():
     await asyncio.gather(*tasks)
 
 
-async def test_a_subject_whose_container_refused_it_begins_no_further_work(slots):
+async def test_a_subject_whose_container_refused_it_begins_no_further_work(slots: CallSlots) -> None:
     """A refused call may leave work behind, so the next one about the same subject is refused before it begins."""
     calls = Calls(slots)
     tasks = [calls.start(f"s/{number}", segment_in(SICK)) for number in range(3)]
@@ -238,7 +239,7 @@ async def test_a_subject_whose_container_refused_it_begins_no_further_work(slots
         pass
 
 
-async def test_no_call_takes_a_slot_when_all_are_held(slots):
+async def test_no_call_takes_a_slot_when_all_are_held(slots: CallSlots) -> None:
     """A slot is free again when its call ends, fails or is cancelled."""
     calls = Calls(slots)
     tasks = [calls.start(f"s/{number}") for number in range(4)]
@@ -255,7 +256,7 @@ async def test_no_call_takes_a_slot_when_all_are_held(slots):
     assert (slots.held_count, slots.waiting_count, slots.key_count) == (0, 0, 0)
 
 
-async def test_a_full_waiting_room_ends_calls_and_admits_healthy_ones(slots):
+async def test_a_full_waiting_room_ends_calls_and_admits_healthy_ones(slots: CallSlots) -> None:
     """A call that would enter it is ended; a further call about a container with calls in it is refused at once."""
     calls = Calls(slots)
     tasks = []
@@ -276,7 +277,7 @@ async def test_a_full_waiting_room_ends_calls_and_admits_healthy_ones(slots):
     assert (slots.held_count, slots.waiting_count, slots.key_count) == (0, 0, 0)
 
 
-async def test_work_that_outlives_its_call_is_neither_counted_nor_ended(slots):
+async def test_work_that_outlives_its_call_is_neither_counted_nor_ended(slots: CallSlots) -> None:
     """A task that a call has started inherits its observer: its waits count only while the call runs."""
     gate = asyncio.Event()
 
@@ -297,7 +298,7 @@ async def test_work_that_outlives_its_call_is_neither_counted_nor_ended(slots):
     assert slots.key_count == 0
 
 
-async def test_a_timeout_of_the_call_itself_stays_what_it_is(slots):
+async def test_a_timeout_of_the_call_itself_stays_what_it_is(slots: CallSlots) -> None:
     """Only a refusal becomes `CallRefusedError`."""
     with pytest.raises(TimeoutError):
         async with slots.hold("s/t"), asyncio.timeout(0):
@@ -329,6 +330,6 @@ INFO = pb.StreamInfo(scope="s", stream="t")
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
-def test_requests_name_their_subjects(request_, subject):
+def test_requests_name_their_subjects(request_, subject: str) -> None:
     """The subject is found wherever the request holds it."""
     assert subject_of(request_) == subject

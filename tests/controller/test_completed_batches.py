@@ -26,7 +26,7 @@ class Outcomes:
 
     clock_ms = NOW_MS
 
-    def __init__(self, store):
+    def __init__(self, store) -> None:
         self.ahead_ms = 0
         self.records = RecordStore(store)
         runtime = Runtime(
@@ -53,7 +53,7 @@ class Outcomes:
 
 
 @pytest.fixture
-async def store():
+async def store() -> MemoryMetadataStore:
     made = MemoryMetadataStore()
     await made.create_table(layout.COMPLETED_BATCHES)
     Outcomes.clock_ms = NOW_MS
@@ -62,7 +62,9 @@ async def store():
 
 @pytest.mark.parametrize("jump_ms", [3 * DAY_MS, 730 * DAY_MS])
 @pytest.mark.parametrize("has_restart", [False, True], ids=["", "restarted"])
-async def test_outcomes_are_forgotten_again_after_a_clock_was_ahead(store, jump_ms, has_restart):
+async def test_outcomes_are_forgotten_again_after_a_clock_was_ahead(
+    store: MemoryMetadataStore, jump_ms, has_restart: bool
+) -> None:
     """Batches follow each other once a day again, so that outcomes do not pile up in one until the false time."""
     outcomes = Outcomes(store)
     outcomes.ahead_ms = jump_ms
@@ -80,7 +82,7 @@ async def test_outcomes_are_forgotten_again_after_a_clock_was_ahead(store, jump_
     assert len(await outcomes.batches()) == 2
 
 
-async def test_controllers_whose_clocks_differ_by_hours_begin_one_batch_a_day(store):
+async def test_controllers_whose_clocks_differ_by_hours_begin_one_batch_a_day(store: MemoryMetadataStore) -> None:
     """An outcome is known for a day at least, less the difference, at both."""
     behind, ahead = Outcomes(store), Outcomes(store)
     ahead.ahead_ms, ahead.count = 2 * 3_600_000, 1000
@@ -94,7 +96,7 @@ async def test_controllers_whose_clocks_differ_by_hours_begin_one_batch_a_day(st
     assert len(await behind.batches()) <= 2
 
 
-async def test_batches_of_earlier_releases_are_read(store):
+async def test_batches_of_earlier_releases_are_read(store: MemoryMetadataStore) -> None:
     """Their number is the day on which they began; one of a day to come is corrected as any other."""
     outcomes = Outcomes(store)
     for number, expected in ((NOW_MS // DAY_MS, 20_000), (NOW_MS // DAY_MS + 9, 20_009)):

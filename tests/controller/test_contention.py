@@ -8,6 +8,7 @@ import pytest
 
 from penstock.controller.metadata.records import TransactionStatus
 from penstock.controller.segment_requests import SegmentRequests
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ContainerOfflineError
 from penstock.model.names import segment_name, transaction_segment_name
@@ -15,6 +16,7 @@ from penstock.model.policies import Scaling, StreamConfig
 from penstock.model.routing import container_of
 from penstock_simulation.memory_segments import MemorySegments
 from support.controller_faults import BlockedSegments
+from support.in_process_cluster import InProcessCluster
 
 COMMITTED = TransactionStatus.COMMITTED
 FAST = ControllerSettings(retry_delay_ms_first=1, retry_delay_ms_max=2)
@@ -28,13 +30,13 @@ async def begin(service, stream="stream"):
     return (await service.transactions.create("scope", stream, 10_000)).id
 
 
-async def commit_without_end(service, stream):
+async def commit_without_end(service, stream) -> None:
     while True:
         await commit(service, stream, await begin(service, stream))
 
 
 @pytest.mark.parametrize("change", ["update", "truncate", "seal"])
-async def test_commits_in_a_loop_do_not_starve_other_changes(service, change):
+async def test_commits_in_a_loop_do_not_starve_other_changes(service: ControllerService, change: str) -> None:
     """Clients commit one transaction after the other, for as long as it takes: a change of the stream is done."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     clients = [asyncio.create_task(commit_without_end(service, "stream")) for _ in range(16)]
@@ -60,7 +62,7 @@ async def test_commits_in_a_loop_do_not_starve_other_changes(service, change):
 
 
 @pytest.mark.parametrize("count", [8, 200])
-async def test_commits_at_once_are_all_accepted(service, count):
+async def test_commits_at_once_are_all_accepted(service: ControllerService, count: int) -> None:
     """Clients that decide at the same moment all get their position in the commit order."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
     made = [await begin(service) for _ in range(count)]
@@ -70,7 +72,7 @@ async def test_commits_at_once_are_all_accepted(service, count):
     assert {await service.transactions.status("scope", "stream", one) for one in made} == {COMMITTED}
 
 
-async def test_creations_with_one_tag_at_once_all_succeed(service):
+async def test_creations_with_one_tag_at_once_all_succeed(service: ControllerService) -> None:
     """200 streams with a tag in common are created at the same moment: none is refused, each is found by its tag."""
     names = [f"stream-{number}" for number in range(200)]
     results = await asyncio.gather(
@@ -87,7 +89,7 @@ async def test_creations_with_one_tag_at_once_all_succeed(service):
         assert len(await service.current_segments("scope", name)) == 1
 
 
-async def test_blocked_streams_do_not_stop_the_commits_and_lease_ends_of_others(cluster):
+async def test_blocked_streams_do_not_stop_the_commits_and_lease_ends_of_others(cluster: InProcessCluster) -> None:
     """The segments of 70 streams cannot be reached while their commits and lease ends are due: others continue."""
     count = 70
     blocked = BlockedSegments(cluster.store, lambda segment: "/blocked-" in segment)
@@ -122,11 +124,11 @@ async def test_blocked_streams_do_not_stop_the_commits_and_lease_ends_of_others(
         assert await service.transactions.status("scope", name, one) is COMMITTED
 
 
-async def test_requests_to_one_container_do_not_use_up_those_to_others():
+async def test_requests_to_one_container_do_not_use_up_those_to_others() -> None:
     """More requests than the limit wait for a container that does not answer: another container's continue."""
 
     class Silent(MemorySegments):
-        async def seal_segment(self, segment):
+        async def seal_segment(self, segment) -> None:
             if "/silent/" in segment:
                 await asyncio.get_running_loop().create_future()
             await super().seal_segment(segment)
@@ -151,11 +153,11 @@ async def test_requests_to_one_container_do_not_use_up_those_to_others():
     await asyncio.gather(*silent, return_exceptions=True)
 
 
-async def test_a_request_that_waits_for_its_next_attempt_holds_no_place():
+async def test_a_request_that_waits_for_its_next_attempt_holds_no_place() -> None:
     """One place for requests, taken by one that fails again and again: a second request gets its turn in between."""
 
     class Offline(MemorySegments):
-        async def seal_segment(self, segment):
+        async def seal_segment(self, segment) -> None:
             if "offline" in segment:
                 raise ContainerOfflineError(0)
             await super().seal_segment(segment)

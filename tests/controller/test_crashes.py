@@ -22,6 +22,7 @@ from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock_simulation.memory_segments import MemorySegments
 from support.crash_script import at_each_write, run, run_with_survivor
 from support.failing_segments import Fault
+from support.in_process_cluster import InProcessCluster
 from support.mark_segments import without_marks
 
 
@@ -42,13 +43,13 @@ class Script:
             self.delete, self.check_deleted, self.create_again, self.seal, self.delete, self.delete_scope,
         ]  # fmt: skip
 
-    async def create_scope(self, service):
+    async def create_scope(self, service) -> None:
         try:
             await service.create_scope("s")
         except ScopeExistsError:
             pass
 
-    async def create_stream(self, service):
+    async def create_stream(self, service) -> None:
         try:
             await service.create_stream("s", "t", self.config)
         except StreamExistsError:
@@ -58,35 +59,35 @@ class Script:
         for tag in ("red", "blue"):
             assert (await service.list_streams_by_tag("s", tag, "")).names == ("t",)
 
-    async def update_stream(self, service):
+    async def update_stream(self, service) -> None:
         await service.update_stream("s", "t", self.update)
         assert await service.stream_configuration("s", "t") == self.update
         assert (await service.list_streams_by_tag("s", "red", "")).names == ()
         assert (await service.list_streams_by_tag("s", "green", "")).names == ("t",)
         assert {self.store.segments[segment_name("s", "t", id)].target_rate for id in (0, 1)} == {10}
 
-    async def fill(self, transaction, text):
+    async def fill(self, transaction, text) -> None:
         for segment in (0, 1):
             name = transaction_segment_name(segment_name("s", "t", segment), transaction.high, transaction.low)
             await self.store.append(name, text)
 
-    async def begin(self, service):
+    async def begin(self, service) -> None:
         self.committed = (await service.transactions.create("s", "t", 10_000)).id
         await self.fill(self.committed, b"committed")
 
-    async def commit(self, service):
+    async def commit(self, service) -> None:
         status = await service.transactions.commit("s", "t", self.committed, writer_id="w", timestamp=1)
         assert status in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED)
 
-    async def begin_again(self, service):
+    async def begin_again(self, service) -> None:
         self.aborted = (await service.transactions.create("s", "t", 10_000)).id
         await self.fill(self.aborted, b"aborted")
 
-    async def abort(self, service):
+    async def abort(self, service) -> None:
         status = await service.transactions.abort("s", "t", self.aborted)
         assert status in (TransactionStatus.ABORTING, TransactionStatus.ABORTED)
 
-    async def settle(self, service):
+    async def settle(self, service) -> None:
         await service.idle()
         for transaction, status in (
             (self.committed, TransactionStatus.COMMITTED),
@@ -95,17 +96,17 @@ class Script:
             if transaction is not None:
                 assert await service.transactions.status("s", "t", transaction) is status  # type: ignore[unreachable]
 
-    async def truncate(self, service):
+    async def truncate(self, service) -> None:
         await service.truncate_stream("s", "t", {0: 4, 1: 2})
         assert [(at.segment, at.offset) for at in await service.head("s", "t")] == [(0, 4), (1, 2)]
 
-    async def leave_open(self, service):
+    async def leave_open(self, service) -> None:
         self.left_open = (await service.transactions.create("s", "t", 10_000)).id
 
-    async def seal(self, service):
+    async def seal(self, service) -> None:
         await service.seal_stream("s", "t")
 
-    async def check_sealed(self, service):
+    async def check_sealed(self, service) -> None:
         await service.idle()
         assert await service.current_segments("s", "t") == ()
         assert await service.transactions.status("s", "t", self.left_open) is TransactionStatus.ABORTED
@@ -116,11 +117,11 @@ class Script:
         }
         assert all(found.is_sealed for found in without_marks(self.store).values())
 
-    async def delete(self, service):
+    async def delete(self, service) -> None:
         if await service.stream_exists("s", "t"):
             await service.delete_stream("s", "t")
 
-    async def check_deleted(self, service):
+    async def check_deleted(self, service) -> None:
         await service.idle()
         assert not self.store.segments
         assert (await service.list_streams("s", "")).names == ()
@@ -128,20 +129,22 @@ class Script:
             assert (await service.list_streams_by_tag("s", tag, "")).names == ()
         assert not [name for name in self.store.tables if "/s/t/" in name]
 
-    async def create_again(self, service):
+    async def create_again(self, service) -> None:
         try:
             await service.create_stream("s", "t", StreamConfig())
         except StreamExistsError:
             pass
         assert [segment.id for segment in await service.current_segments("s", "t")] == [2]
 
-    async def delete_scope(self, service):
+    async def delete_scope(self, service) -> None:
         if await service.scope_exists("s"):
             await service.delete_scope("s")
 
 
 @pytest.mark.parametrize("fault", [Fault.DIES_BEFORE, Fault.DIES_AFTER])
-async def test_a_death_at_any_write_is_followed_by_the_controller_that_is_alive(fault, fresh):
+async def test_a_death_at_any_write_is_followed_by_the_controller_that_is_alive(
+    fault: Fault, fresh: Callable[[], InProcessCluster]
+) -> None:
     """Two controllers are alive; one dies at each write of the script in turn, the other one finishes its work.
 
     S-202: all work announced and not withdrawn is done again, also if only the withdrawal was missing.
@@ -150,12 +153,12 @@ async def test_a_death_at_any_write_is_followed_by_the_controller_that_is_alive(
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_script_ends_the_same_whichever_write_fails(fault, fresh):
+async def test_script_ends_the_same_whichever_write_fails(fault, fresh: Callable[[], InProcessCluster]) -> None:
     """For every write of the script in turn: fail there, repeat, and compare the end."""
     await at_each_write(run, fresh, Script, fault)
 
 
-async def test_controller_that_dies_during_recovery_is_recovered_too(fresh):
+async def test_controller_that_dies_during_recovery_is_recovered_too(fresh: Callable[[], InProcessCluster]) -> None:
     """The recovery from a death at one of many writes is itself cut off at one of its first writes."""
     for at in range(5, 140, 7):
         for again_at in (1, 2, 4, 8):

@@ -14,6 +14,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.runtime.sockets import DeadPeerSettings
+from support.in_process_cluster import InProcessCluster
 
 SETTINGS = ControllerSettings(dead_peers=DeadPeerSettings(probe_after_s=1.0, probe_interval_s=1.0, timeout_s=2.0))
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -47,7 +48,9 @@ async def answer_pings(reader, writer, answered_max):
 
 
 @pytest.mark.parametrize("answered_count", [0, 2])
-async def test_a_connection_without_calls_goes_when_nothing_answers_its_pings(cluster, answered_count):
+async def test_a_connection_without_calls_goes_when_nothing_answers_its_pings(
+    cluster: InProcessCluster, answered_count: int
+) -> None:
     """As long as pings are answered it stays, and so does one of gRPC's own that is as idle."""
     async with (
         GrpcServer(await cluster.start(), "127.0.0.1", 0, settings=SETTINGS) as server,
@@ -76,7 +79,7 @@ assert "s" in manager.list_scope()
 
 
 @pytest.mark.interop
-async def test_an_idle_client_of_pravega_answers_the_pings(cluster):
+async def test_an_idle_client_of_pravega_answers_the_pings(cluster: InProcessCluster) -> None:
     """The unmodified PyPI client, in a process of its own: it continues over the connection that it has."""
     pytest.importorskip("pravega_client")
     async with GrpcServer(await cluster.start(), "127.0.0.1", 0, settings=SETTINGS) as server:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 from google.protobuf.message_factory import GetMessageClass
@@ -19,11 +20,15 @@ from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.status import status_of
 from penstock.controller.grpc.table import CALLS
 from penstock.controller.metadata.scope_records import GroupCut, KeyValueTableConfig, ReaderGroupConfig
+from penstock.controller.service import ControllerService
 from penstock.model import errors as model_errors
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.permissions import Permission
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from controller.conftest import Wire
 
 METHODS = pb.DESCRIPTOR.services_by_name["ControllerService"].methods_by_name
 ROWS = {call.name: call for call in CALLS}
@@ -174,13 +179,13 @@ def made(name: str) -> PenstockError:
 class Refusing:
     """A service all of whose calls, and those of its parts, raise an error."""
 
-    def __init__(self, error):
+    def __init__(self, error) -> None:
         self._error = error
 
     def __getattr__(self, name):
         return Refusing(self._error)
 
-    def __call__(self, *given, **options):
+    def __call__(self, *given, **options) -> None:
         raise self._error
 
 
@@ -257,20 +262,20 @@ def expected(name, error):
 CERTAIN = {"getControllerServerList", "getDelegationToken", "getControllerToBucketMapping"}
 
 
-def test_every_call_of_the_service_has_one_row():
+def test_every_call_of_the_service_has_one_row() -> None:
     """47 calls; nothing twice, nothing that the service does not have."""
     assert len(CALLS) == len(ROWS)
     assert set(ROWS) == set(WORDS) == set(METHODS)
 
 
 @pytest.mark.parametrize("name", sorted(WORDS.keys() - CERTAIN))
-async def test_call_answers_each_error_as_the_specification_says(name):
+async def test_call_answers_each_error_as_the_specification_says(name) -> None:
     """A word of the reply's enum where there is one for it, FAILURE for what stays so, a gRPC status for the rest."""
     found = {error: await answer_to(name, made(error)) for error in STATUS}
     assert found == {error: expected(name, error) for error in STATUS}
 
 
-async def test_refusal_of_a_page_carries_the_token_that_was_sent():
+async def test_refusal_of_a_page_carries_the_token_that_was_sent() -> None:
     """K-2: a Rust client takes a reply without the token message for an empty listing."""
     for name in ("listStreamsInScope", "listStreamsInScopeForTag", "listKeyValueTablesInScope"):
         request = request_of(name)
@@ -280,7 +285,7 @@ async def test_refusal_of_a_page_carries_the_token_that_was_sent():
         assert word_of(reply) == "SCOPE_NOT_FOUND"
 
 
-async def test_late_answer_to_a_workflow_is_not_a_refusal():
+async def test_late_answer_to_a_workflow_is_not_a_refusal() -> None:
     """A call that gives up waiting reports that, and nothing about the outcome."""
     for name in WORDS.keys() - CERTAIN:
         assert await answer_to(name, WorkflowTimeoutError("not yet")) == "DEADLINE_EXCEEDED", name
@@ -296,7 +301,7 @@ NAMELESS = CERTAIN | {"getURI"} | {
 
 
 @pytest.mark.parametrize("name", sorted(WORDS.keys() - NAMELESS))
-async def test_empty_names_are_internal_errors_before_anything_is_asked(name, wire):
+async def test_empty_names_are_internal_errors_before_anything_is_asked(name, wire: Wire) -> None:
     """controller-api 5: an empty scope or stream is never an answer of an enum."""
     for empty in ("scope", "stream"):
         request = request_of(name)
@@ -374,12 +379,12 @@ def needed(name, stream="stream", access=pb.StreamInfo.UNSPECIFIED):
     return (found.permission, found.resource, *strict)
 
 
-def test_each_call_needs_the_permission_of_the_specification():
+def test_each_call_needs_the_permission_of_the_specification() -> None:
     """controller-api 2, permission column, for a stream of users'."""
     assert {name: needed(name) for name in WORDS} == ACCESS
 
 
-def test_streams_of_groups_and_marks_are_their_owners():
+def test_streams_of_groups_and_marks_are_their_owners() -> None:
     """API-42: only calls that say so translate internal names; creating such a stream takes less."""
     group, mark = "prn::/scope:scope/reader-group:g", "prn::/scope:scope/stream:s"
     for name in INTERNAL_FORM:
@@ -392,7 +397,7 @@ def test_streams_of_groups_and_marks_are_their_owners():
     assert needed("createStream", "_MARKs") == (_R, "prn::/scope:scope")
 
 
-def test_access_operation_decides_what_segments_and_tokens_need():
+def test_access_operation_decides_what_segments_and_tokens_need() -> None:
     """controller-api 12.4: a caller that only reads needs no permission to write."""
     for name in ("getCurrentSegments", "getSegments"):
         assert needed(name, access=pb.StreamInfo.NONE)[0] == _R
@@ -430,7 +435,7 @@ def stored(store):
 
 
 @pytest.mark.parametrize("has_stream", [False, True])
-async def test_query_creates_and_changes_nothing(has_stream, wire):
+async def test_query_creates_and_changes_nothing(has_stream: bool, wire: Wire) -> None:
     """Of a scope, a stream, a group and a table that are there, and of those that are not."""
     service = wire.service
     if has_stream:
@@ -452,10 +457,10 @@ async def test_query_creates_and_changes_nothing(has_stream, wire):
     assert stored(wire.cluster.store) != before
 
 
-async def test_segment_of_a_stream_that_is_being_created_takes_no_events_yet(service):
+async def test_segment_of_a_stream_that_is_being_created_takes_no_events_yet(service: ControllerService) -> None:
     """API-24: true for what is in the current epoch of a stream, false for anything else, and no error."""
 
-    async def half_created(scope, stream):
+    async def half_created(scope, stream) -> None:
         raise HalfCreatedStreamError("not completely created")
 
     service.queries.current_segments = half_created

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -20,6 +21,7 @@ from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock_simulation.memory_segments import MemorySegments
 from support.failing_segments import OneByOne
+from support.in_process_cluster import InProcessCluster
 from support.mark_segments import without_marks
 
 SETTINGS = ControllerSettings(
@@ -56,11 +58,11 @@ class Interleaved(OneByOne):
 class User:
     """Asks one controller for changes of the stream, one after the other, and for transactions."""
 
-    def __init__(self, name, service, store, rng):
+    def __init__(self, name, service, store, rng) -> None:
         self.name, self.service, self.store, self.rng = name, service, store, rng
         self.committed = {}
 
-    async def run(self, changes):
+    async def run(self, changes) -> None:
         for number in range(changes):
             work = self.rng.choice((self.update, self.truncate, self.scale, self.commit, self.commit))
             try:
@@ -68,20 +70,20 @@ class User:
             except PenstockError:
                 continue  # The other one was faster, or this controller is no member for a moment.
 
-    async def update(self, number):
+    async def update(self, number) -> None:
         await self.service.update_stream("s", "t", StreamConfig(Scaling.fixed(2), tags=(f"{self.name}{number}",)))
 
-    async def truncate(self, number):
+    async def truncate(self, number) -> None:
         current = await self.service.current_segments("s", "t")
         await self.service.truncate_stream("s", "t", {segment.id: 0 for segment in current})
 
-    async def scale(self, number):
+    async def scale(self, number) -> None:
         current = await self.service.current_segments("s", "t")
         await self.service.scale_stream(
             "s", "t", [segment.id for segment in current], [(0.0, 0.25), (0.25, 1.0)] if number % 2 else HALVES
         )
 
-    async def commit(self, number):
+    async def commit(self, number) -> None:
         transactions = self.service.transactions
         created = await transactions.create("s", "t", 30_000)
         text = f"<{self.name}{number}>"
@@ -107,7 +109,7 @@ async def play(cluster, seed, *, expires):
     written = {}
     delete = store.delete_segment
 
-    async def keep(segment):
+    async def keep(segment) -> None:
         # What a truncation deletes was written nevertheless.
         if "#transaction" not in segment and segment in store.segments:
             written[segment] = bytes(store.segments[segment].data)
@@ -137,7 +139,7 @@ async def play(cluster, seed, *, expires):
 
 @pytest.mark.parametrize("expires", [0, 3], ids=["all live", "some are taken for dead"])
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_two_live_controllers_leave_a_stream_as_one_would(cluster, seed, expires):
+async def test_two_live_controllers_leave_a_stream_as_one_would(cluster: InProcessCluster, seed, expires: int) -> None:
     """Nothing stays announced or half done; what was committed is there once in each range of keys, nothing else is."""
     services, users, written = await play(cluster, seed, expires=expires)
     first, second = services
@@ -168,7 +170,7 @@ async def _itself(tables):
     return tables
 
 
-async def scale_once(service, rng):
+async def scale_once(service, rng) -> None:
     """Split a segment, or join two neighbours when there are many, and wait for the end of it."""
     current = await service.current_segments("s", "t")
     at = rng.randrange(len(current) - 1)
@@ -183,7 +185,7 @@ async def scale_once(service, rng):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_what_follows_a_segment_is_the_same_whenever_it_is_requested(cluster, seed):
+async def test_what_follows_a_segment_is_the_same_whenever_it_is_requested(cluster: InProcessCluster, seed) -> None:
     """S-020: one controller scales repeatedly; another one is asked for the successors of each segment it knows.
 
     The answer is empty or the same as later ones, and not empty once the segment is no longer current.
@@ -197,7 +199,7 @@ async def test_what_follows_a_segment_is_the_same_whenever_it_is_requested(clust
     await first.create_scope("s")
     await first.create_stream("s", "t", StreamConfig(Scaling.fixed(2)))
 
-    async def scale():
+    async def scale() -> None:
         for _ in range(8):
             await scale_once(first, rng)
 
@@ -242,7 +244,7 @@ class Deciding:
             for _ in range(2)
         ]
 
-    async def start(self):
+    async def start(self) -> None:
         for service in self.services:
             await service.start()
         await self.services[0].create_scope("s")
@@ -254,7 +256,7 @@ class Deciding:
     async def abort(self, service, transaction):
         return await service.transactions.abort("s", "t", transaction)
 
-    async def expiry(self, service, transaction):
+    async def expiry(self, service, transaction) -> None:
         """Let the lease end, by the clock of the wall and by the timer of this controller."""
         tables = await service._catalog.on_stream("s", "t", _itself)
         found = await tables.transaction(transaction)
@@ -298,7 +300,9 @@ class Deciding:
     ],
     ids=lambda value: " and ".join(value) if isinstance(value, tuple) else "",
 )
-async def test_a_transaction_that_two_controllers_end_at_once_ends_in_one_way(fresh, ways, ends):
+async def test_a_transaction_that_two_controllers_end_at_once_ends_in_one_way(
+    fresh: Callable[[], InProcessCluster], ways: tuple[str, str], ends
+) -> None:
     """One outcome, which both controllers and the replies to their callers report; its events are there once, or not at
     all; nothing of it is left. Over all seeds each way has been the first one.
     """

@@ -10,12 +10,14 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import ActiveTransaction, TransactionIndexEntry, TransactionStatus
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.transaction_index import TransactionIndex
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ContainerOfflineError, PenstockError, StreamSealedError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.model.segments import VERSION_ABSENT
 from support.controller_faults import BlockedSegments, ScriptedSegments
+from support.in_process_cluster import InProcessCluster
 from support.mark_segments import without_marks
 from support.two_controllers import tables_of
 
@@ -24,7 +26,7 @@ IMPATIENT = ControllerSettings(attempts_max=2, retry_delay_ms_first=1, retry_del
 
 
 @pytest.fixture
-async def started(service):
+async def started(service: ControllerService) -> ControllerService:
     """A controller with a stream of three segments."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(3)))
     return service
@@ -50,7 +52,9 @@ def _is_third(segment):
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_commit_whose_client_went_away_is_merged_at_once(cluster, started, turns):
+async def test_commit_whose_client_went_away_is_merged_at_once(
+    cluster: InProcessCluster, started: ControllerService, turns: int
+) -> None:
     """The call is cancelled after each possible number of turns, as gRPC does: a stored decision is carried out.
 
     This does not wait for the end of the lease.
@@ -69,7 +73,7 @@ async def test_commit_whose_client_went_away_is_merged_at_once(cluster, started,
     assert cluster.store.segments[segment_name("scope", "stream", 0)].data == (b"data" if found is COMMITTED else b"")
 
 
-async def test_commit_whose_reply_was_lost_is_merged_at_once(cluster):
+async def test_commit_whose_reply_was_lost_is_merged_at_once(cluster: InProcessCluster) -> None:
     """The store's reply to the decision is lost: it is read back, carried out, and reported to the client."""
     segments = ScriptedSegments(cluster.store)
     service = cluster.build(IMPATIENT, segments=segments)
@@ -87,7 +91,7 @@ async def test_commit_whose_reply_was_lost_is_merged_at_once(cluster):
         assert await service.transactions.status("scope", "stream", transaction) in (COMMITTED, ABORTED)
 
 
-async def test_creation_whose_client_went_away_leaves_nothing_when_its_lease_ends(cluster):
+async def test_creation_whose_client_went_away_leaves_nothing_when_its_lease_ends(cluster: InProcessCluster) -> None:
     """The call is cancelled while segments are made: the transaction is whole, runs out, and leaves nothing."""
     blocked = BlockedSegments(cluster.store, is_of_transaction)
     service = cluster.build(ControllerSettings(lease_ms_min=1, lease_slack_ms=0), segments=blocked)
@@ -112,7 +116,9 @@ async def test_creation_whose_client_went_away_leaves_nothing_when_its_lease_end
 
 
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["sealed", "deleted"])
-async def test_seal_while_a_transaction_is_being_made_leaves_no_segments(cluster, is_deleted):
+async def test_seal_while_a_transaction_is_being_made_leaves_no_segments(
+    cluster: InProcessCluster, is_deleted: bool
+) -> None:
     """A transaction's segments are made slowly; the stream is sealed, and deleted, meanwhile: none is left over."""
     blocked = BlockedSegments(cluster.store, _is_third, call_name="create_segment")
     service = cluster.build(IMPATIENT, segments=blocked)
@@ -123,7 +129,7 @@ async def test_seal_while_a_transaction_is_being_made_leaves_no_segments(cluster
     creation = asyncio.create_task(begin(service))
     await asyncio.sleep(0.005)
 
-    async def end():
+    async def end() -> None:
         await service.seal_stream("scope", "stream")
         if is_deleted:
             await service.delete_stream("scope", "stream")
@@ -139,7 +145,9 @@ async def test_seal_while_a_transaction_is_being_made_leaves_no_segments(cluster
     assert not cluster.store.tables[layout.TRANSACTION_INDEX].entries
 
 
-async def test_deletion_by_another_controller_while_a_transaction_is_being_made_leaves_no_segments(cluster, started):
+async def test_deletion_by_another_controller_while_a_transaction_is_being_made_leaves_no_segments(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """The tables of the stream are gone when the creation continues: its segments are found without them."""
     blocked = BlockedSegments(cluster.store, _is_third, call_name="create_segment")
     first = cluster.build(IMPATIENT, segments=blocked)
@@ -158,7 +166,7 @@ async def test_deletion_by_another_controller_while_a_transaction_is_being_made_
     assert not cluster.store.tables[layout.TRANSACTION_INDEX].entries
 
 
-async def test_creation_that_fails_half_way_leaves_no_segments(cluster):
+async def test_creation_that_fails_half_way_leaves_no_segments(cluster: InProcessCluster) -> None:
     """One of three segments cannot be made: the others go at once, not when the lease ends."""
     segments = ScriptedSegments(cluster.store)
     service = cluster.build(IMPATIENT, segments=segments)
@@ -178,7 +186,9 @@ async def test_creation_that_fails_half_way_leaves_no_segments(cluster):
     assert service.transactions.open_count == 0
 
 
-async def test_segments_left_by_a_controller_that_died_are_deleted_before_their_stream(cluster, started):
+async def test_segments_left_by_a_controller_that_died_are_deleted_before_their_stream(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """A transaction was aborted while its segments were made, by a controller that died then: the next one clears up.
 
     Even if the stream is deleted as soon as that one has started.
@@ -202,7 +212,7 @@ async def _itself(tables):
 # Starts.
 
 
-async def _begin_many(cluster, service, count):
+async def _begin_many(cluster, service, count) -> None:
     """Leave so many open transactions behind as if each had been begun, without a call for each."""
     made = [TransactionId.of(0, 1_000_000 + number) for number in range(count)]
     now_ms = cluster.clock_ms
@@ -223,7 +233,7 @@ async def _begin_many(cluster, service, count):
             )
 
 
-async def test_start_does_not_wait_for_open_transactions(cluster, started):
+async def test_start_does_not_wait_for_open_transactions(cluster: InProcessCluster, started: ControllerService) -> None:
     """With 10 000 open transactions a start makes as many requests as with none, before it serves; then all are kept.
 
     Then they are listed, page by page, with a few requests for each.
@@ -258,7 +268,7 @@ async def test_start_does_not_wait_for_open_transactions(cluster, started):
     assert counts[1] == counts[0]
 
 
-async def test_take_over_is_repeated_until_it_is_done(cluster, started):
+async def test_take_over_is_repeated_until_it_is_done(cluster: InProcessCluster, started: ControllerService) -> None:
     """The list of transactions cannot be read at the start: it is read when that works again."""
     transaction = await begin(started)
     await started.stop()
@@ -279,7 +289,9 @@ async def test_take_over_is_repeated_until_it_is_done(cluster, started):
     assert await commit(service, transaction) is TransactionStatus.COMMITTING
 
 
-async def test_a_start_asks_who_is_alive_once_per_page_of_the_transaction_index(cluster, started):
+async def test_a_start_asks_who_is_alive_once_per_page_of_the_transaction_index(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """Each answer may be a request to another service; once per entry, a start would make as many as transactions."""
     await cluster.coordinator.join("alive")
     index = started._context.index
@@ -303,7 +315,9 @@ async def test_a_start_asks_who_is_alive_once_per_page_of_the_transaction_index(
     assert service.transactions.open_count == 0
 
 
-async def test_sealed_stream_takes_no_transaction_and_keeps_none(cluster, started):
+async def test_sealed_stream_takes_no_transaction_and_keeps_none(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """A creation that begins after the seal fails with `StreamSealedError` and makes nothing."""
     await started.seal_stream("scope", "stream")
     with pytest.raises(StreamSealedError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -23,7 +24,7 @@ SKEWS = pytest.mark.parametrize("ahead_ms", [-48 * HOUR_MS, -2 * HOUR_MS, -7_000
 
 
 @pytest.fixture
-async def controllers():
+async def controllers() -> AsyncIterator[SkewedControllers]:
     made = SkewedControllers()
     yield made
     await made.stop()
@@ -46,7 +47,7 @@ async def status(service, transaction):
     return await service.transactions.status("scope", "stream", transaction)
 
 
-async def fire(service, transaction):
+async def fire(service, transaction) -> None:
     """Let the timer that a controller has for a transaction end now."""
     timers, opened = service.transactions.work.timers, OpenTransaction("scope", "stream", transaction)
     version = timers._timers[opened].version
@@ -57,8 +58,8 @@ async def fire(service, transaction):
 
 @SKEWS
 async def test_a_timer_leaves_a_transaction_alone_that_was_pinged_at_a_controller_with_another_clock(
-    controllers, ahead_ms
-):
+    controllers: SkewedControllers, ahead_ms
+) -> None:
     """It waits for a whole lease from then on, and aborts if nothing has changed by then."""
     first, second, transaction = await start_two(controllers, ahead_ms)
     for one, other in ((first, second), (second, first)):
@@ -71,7 +72,9 @@ async def test_a_timer_leaves_a_transaction_alone_that_was_pinged_at_a_controlle
 
 
 @SKEWS
-async def test_pings_at_controllers_with_different_clocks_do_not_end_the_lifetime(controllers, ahead_ms):
+async def test_pings_at_controllers_with_different_clocks_do_not_end_the_lifetime(
+    controllers: SkewedControllers, ahead_ms
+) -> None:
     """A lifetime of 10 000 s lasts through pings at both, whatever their clocks show."""
     first, second, transaction = await start_two(controllers, ahead_ms)
     for _ in range(20):
@@ -80,7 +83,7 @@ async def test_pings_at_controllers_with_different_clocks_do_not_end_the_lifetim
             assert await ping(service, transaction) is PingResult.OK
 
 
-async def test_a_jump_of_the_clock_ends_no_lifetime(controllers):
+async def test_a_jump_of_the_clock_ends_no_lifetime(controllers: SkewedControllers) -> None:
     """Two days ahead, and back: the lifetime is measured by the controller's own clock."""
     service = await controllers.start()
     await service.create_scope("scope")
@@ -95,7 +98,9 @@ async def test_a_jump_of_the_clock_ends_no_lifetime(controllers):
 
 
 @SKEWS
-async def test_a_take_over_leaves_a_whole_lease_whatever_the_clocks_show(controllers, ahead_ms):
+async def test_a_take_over_leaves_a_whole_lease_whatever_the_clocks_show(
+    controllers: SkewedControllers, ahead_ms
+) -> None:
     """What the next controller writes is a lease from then on, and a lifetime that is no longer than before."""
     first, second, transaction = await start_two(controllers, ahead_ms)
     await first.stop()
@@ -113,7 +118,9 @@ async def _itself(tables):
     return tables
 
 
-async def test_a_ping_that_cannot_be_stored_keeps_the_transaction_open(controllers, monkeypatch):
+async def test_a_ping_that_cannot_be_stored_keeps_the_transaction_open(
+    controllers: SkewedControllers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store is away for longer than the lease: the client has shown that it is alive."""
     service, _, transaction = await start_two(controllers, 0)
     put = RecordStore.put
@@ -135,10 +142,10 @@ async def test_a_ping_that_cannot_be_stored_keeps_the_transaction_open(controlle
     assert await status(service, transaction) is ABORTED
 
 
-def test_a_suspension_longer_than_every_lease_fires_no_timer():
+def test_a_suspension_longer_than_every_lease_fires_no_timer() -> None:
     """After it the time that was left is left: pings that were sent meanwhile are received before a lease ends."""
 
-    async def main(leap):
+    async def main(leap) -> None:
         fired = []
         timers = LeaseTimers(lambda opened, version: fired.append(opened), 10)
         short, long = (OpenTransaction("s", "t", TransactionId.of(0, number)) for number in (1, 2))
@@ -155,7 +162,7 @@ def test_a_suspension_longer_than_every_lease_fires_no_timer():
     run_with_leaps(main)
 
 
-def test_an_estimate_from_another_clock_is_within_the_lease():
+def test_an_estimate_from_another_clock_is_within_the_lease() -> None:
     """However far clocks are apart: between nothing and the lease with its slack."""
     record = ActiveTransaction(0, LEASE_MS, 500_000 + LEASE_MS, 900_000)
     for now_ms, expected in ((0, 0), (500_000, 0), (503_000, 3_000), (515_000, 15_000), (10**12, 15_000)):

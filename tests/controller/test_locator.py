@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.controller.locator import AssignedLocator
+from penstock.controller.service import ControllerService
 from penstock.model.assignments import share_out
 from penstock.model.errors import ConnectionLostError, ContainerNotFoundError
 from penstock.model.names import segment_name
@@ -17,7 +18,7 @@ def container_of_stream(stream):
     return container_of(segment_name("scope", stream, 0), 6)
 
 
-async def test_a_segment_is_located_at_the_assigned_store_of_its_container(service):
+async def test_a_segment_is_located_at_the_assigned_store_of_its_container(service: ControllerService) -> None:
     """S-241: an error before any store has reported its address, and for containers of such a store; else its address.
 
     This holds for callers of the controller, and for the controller itself. The segments need not exist.

@@ -22,6 +22,7 @@ from penstock.model.policies import Scaling, StreamConfig
 from penstock.model.stream_cuts import StreamCut
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+from support.in_process_cluster import InProcessCluster
 
 LIMIT = 20_000
 SEGMENTS = 60
@@ -46,7 +47,9 @@ async def started(cluster, settings=None):
 
 @pytest.mark.parametrize("limiting", ["controller", "client"])
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_too_long_reply_is_reported_and_not_requested_again(cluster, name, limiting):
+async def test_a_too_long_reply_is_reported_and_not_requested_again(
+    cluster: InProcessCluster, name, limiting: str
+) -> None:
     """Whichever end does not take it; a call with a short reply goes well meanwhile, on the same connection."""
     is_servers = limiting == "controller"
     settings = ControllerSettings(message_bytes_max=LIMIT) if is_servers else None
@@ -63,7 +66,7 @@ async def test_a_too_long_reply_is_reported_and_not_requested_again(cluster, nam
             await client.close()
 
 
-async def test_other_clients_get_a_status_code_that_they_do_not_retry(cluster):
+async def test_other_clients_get_a_status_code_that_they_do_not_retry(cluster: InProcessCluster) -> None:
     """OUT_OF_RANGE; see controller-api 4. The limit is said, and what would help."""
     async with (
         GrpcServer(await started(cluster, ControllerSettings(message_bytes_max=LIMIT)), "127.0.0.1", 0) as server,
@@ -76,7 +79,9 @@ async def test_other_clients_get_a_status_code_that_they_do_not_retry(cluster):
 
 
 @pytest.mark.parametrize(("name_length", "fits"), [(180, True), (255, False)])
-async def test_ten_thousand_segments_fit_into_the_default_with_names_of_usual_length(name_length, fits):
+async def test_ten_thousand_segments_fit_into_the_default_with_names_of_usual_length(
+    name_length: int, fits: bool
+) -> None:
     """Also of a late epoch, whose numbers are long."""
     segments = [SegmentRecord(number, 1_000_000, 1, number / 10_000, (number + 1) / 10_000) for number in range(10_000)]
     reply = await convert.segment_ranges("s" * name_length, "t" * name_length, segments)

@@ -6,6 +6,7 @@ Shows S-165 for marks.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -19,6 +20,7 @@ from penstock.model.names import segment_id, segment_name, transaction_segment_n
 from penstock.model.policies import Scaling, StreamConfig
 from support.crash_script import AllBuckets
 from support.failing_segments import FailingSegments, Fault, attempt
+from support.in_process_cluster import InProcessCluster
 
 QUIET = ControllerSettings(
     retry_delay_ms_first=0, retry_delay_ms_max=0, removal_delay_ms=0, watermarks=WatermarkSettings(interval_s=1e9)
@@ -38,7 +40,7 @@ async def begin(cluster, service):
     return made.id
 
 
-async def decided(service, made):
+async def decided(service, made) -> None:
     """Decide on transactions of which nothing follows yet."""
     post, service.transactions.work.post_commit = service.transactions.work.post_commit, lambda opened: None
     for writer, transaction in made.items():
@@ -70,7 +72,7 @@ async def prepared(cluster, fault):
     return failing, first, second, made
 
 
-async def cycle(service):
+async def cycle(service) -> None:
     service._watermarks._cycle._buckets = AllBuckets()
     await service._watermarks.cycle()
 
@@ -81,7 +83,7 @@ async def watermarks(service):
     return [found async for _, found in log.entries(0, (await service._context.segments.info(name)).length)]
 
 
-async def check(service, made):
+async def check(service, made) -> None:
     """All is merged; the marks are where it ended, and the watermark after it is one of the slower transaction."""
     for transaction in made.values():
         assert await service.transactions.status("scope", "stream", transaction) is TransactionStatus.COMMITTED
@@ -99,7 +101,9 @@ async def check(service, made):
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_times_of_a_roll_are_noted_whichever_of_its_writes_fails(fault, fresh):
+async def test_times_of_a_roll_are_noted_whichever_of_its_writes_fails(
+    fault, fresh: Callable[[], InProcessCluster]
+) -> None:
     """A controller dies, or a request or a reply is lost, at each write from the batch to its end.
 
     Watermarks are computed before the work is resumed. None comes too early: what is noted with the

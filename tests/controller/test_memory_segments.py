@@ -20,13 +20,13 @@ from penstock_simulation.memory_segments import MemorySegments
 
 
 @pytest.fixture
-async def table():
+async def table() -> MemorySegments:
     made = MemorySegments()
     await made.create_table("t")
     return made
 
 
-async def test_versions_are_byte_offsets_in_the_log(table):
+async def test_versions_are_byte_offsets_in_the_log(table: MemorySegments) -> None:
     """Wire protocol 6.2: an entry takes 17 bytes, key and value; a missing key comes before a wrong version."""
     assert list(await table.table_put("t", [TableUpdate(b"a", b"123"), TableUpdate(b"bb", b"")])) == [0, 21]
     assert (await table.table_info("t")).length == 40
@@ -39,7 +39,7 @@ async def test_versions_are_byte_offsets_in_the_log(table):
     assert list(await table.table_get("t", [b"n"])) == [None]
 
 
-async def test_delta_returns_the_last_write_per_key_since_a_position(table):
+async def test_delta_returns_the_last_write_per_key_since_a_position(table: MemorySegments) -> None:
     """Wire protocol 6.5: overwritten and removed entries are left out; pages end at a position to continue from."""
     await table.table_put("t", [TableUpdate(b"a", b"1"), TableUpdate(b"b", b"1"), TableUpdate(b"c", b"1")])
     await table.table_put("t", [TableUpdate(b"a", b"2")])
@@ -55,7 +55,7 @@ async def test_delta_returns_the_last_write_per_key_since_a_position(table):
         await table.table_delta("t", position=10_000, limit=1)
 
 
-async def test_waiting_read_is_woken_by_an_append_and_by_a_seal():
+async def test_waiting_read_is_woken_by_an_append_and_by_a_seal() -> None:
     """A read at the tail waits; it gets what is appended, or learns that nothing follows."""
     store = MemorySegments()
     await store.create_segment("s")
@@ -72,7 +72,7 @@ async def test_waiting_read_is_woken_by_an_append_and_by_a_seal():
         await store.append("s", b"x")
 
 
-async def test_merge_takes_sources_once_and_in_order():
+async def test_merge_takes_sources_once_and_in_order() -> None:
     """A source that is gone counts as merged: the answer is the length as it is."""
     store = MemorySegments()
     for name in ("s", "a", "b"):
@@ -85,7 +85,7 @@ async def test_merge_takes_sources_once_and_in_order():
         await store.merge_segments("none", ["a"])
 
 
-async def test_truncation_moves_the_start_only():
+async def test_truncation_moves_the_start_only() -> None:
     """Offsets stay; reads before the start and truncations outside are refused."""
     store = MemorySegments()
     await store.create_segment("s")

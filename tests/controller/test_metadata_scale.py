@@ -27,6 +27,7 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.scale_plan import duplicate_of
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.service import ControllerService
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_id
 from penstock.model.policies import Scaling, StreamConfig
@@ -34,6 +35,7 @@ from penstock.model.stream_cuts import OFFSET_FUTURE
 from penstock_simulation.epoch_costs import CountingMetadataStore, EpochCosts
 from penstock_simulation.memory_store import MemoryMetadataStore
 from support.cut_model import tiling
+from support.in_process_cluster import InProcessCluster
 
 KIB = 1024
 #: The smallest sizes with which every border is met within a few dozen epochs.
@@ -41,7 +43,7 @@ CHUNK_EPOCHS, LEAF_EPOCHS, ROOT_LEAVES = 3, 6, 2
 
 
 @pytest.fixture
-def small_records(monkeypatch):
+def small_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """History chunks of 3 epochs, leaves of 6, roots of 2 leaves."""
     for module in (epoch_tables, layout, time_index, stream_positions):
         for name, value in (
@@ -60,7 +62,7 @@ async def scale(service, to_seal, ranges):
     return [segment.id for segment in planned.created]
 
 
-async def scaled_often(service, cluster, times, *, keep=()):
+async def scaled_often(service, cluster, times, *, keep=()) -> None:
     """Scale one segment (of keys that none of `keep` has) again and again, a second apart."""
     for _ in range(times):
         cluster.clock_ms += 1000
@@ -84,7 +86,7 @@ async def counted(cluster):
     return service, store
 
 
-async def test_what_operations_cost_does_not_grow_with_epochs():
+async def test_what_operations_cost_does_not_grow_with_epochs() -> None:
     """From epoch 100 to the last, averaged over whole chunks: requests, rows and bytes of each operation."""
     costs = EpochCosts(HISTORY_CHUNK_EPOCHS)
     await costs.run(100 + 4 * HISTORY_CHUNK_EPOCHS)
@@ -106,7 +108,9 @@ async def test_what_operations_cost_does_not_grow_with_epochs():
             assert 0.8 * before <= value <= 1.2 * before, operation
 
 
-async def test_a_never_split_segment_does_not_raise_the_cost_of_calls(cluster, small_records):
+async def test_a_never_split_segment_does_not_raise_the_cost_of_calls(
+    cluster: InProcessCluster, small_records: None
+) -> None:
     """A cut of a segment of epoch 0 and of the newest one spans one epoch, however many lie between their creations."""
     service, store = await counted(cluster)
     await service.create_scope("scope")
@@ -131,7 +135,9 @@ async def test_a_never_split_segment_does_not_raise_the_cost_of_calls(cluster, s
     assert reads[0] == reads[1] < 60
 
 
-async def test_ranges_over_many_chunks_are_exact(cluster, service, small_records):
+async def test_ranges_over_many_chunks_are_exact(
+    cluster: InProcessCluster, service: ControllerService, small_records: None
+) -> None:
     """S-100, S-102, S-104: from the head, from a cut, after a truncation; sizes from many shards."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     for _ in range(20):
@@ -165,13 +171,15 @@ async def test_ranges_over_many_chunks_are_exact(cluster, service, small_records
     assert truncation.size_till_bytes == sum(10 + epoch for epoch in range(20))
 
 
-async def test_an_interrupted_truncation_deletes_all_earlier_segments(cluster, service, small_records, monkeypatch):
+async def test_an_interrupted_truncation_deletes_all_earlier_segments(
+    cluster: InProcessCluster, service: ControllerService, small_records: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S-110: no record lists what must be deleted; the next controller, and the next truncation, find it."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     await scaled_often(service, cluster, 12, keep={0})
     delete = cluster.store.delete_segment
 
-    async def stop_in_the_middle(segment):
+    async def stop_in_the_middle(segment) -> None:
         if segment == "scope/stream/6.#epoch.5":
             raise InvalidArgumentError("as if it could never be deleted")
         await delete(segment)
@@ -196,7 +204,9 @@ async def test_an_interrupted_truncation_deletes_all_earlier_segments(cluster, s
     assert not [name for name in cluster.store.segments if name.startswith("scope/stream/")]
 
 
-async def test_the_epoch_at_a_time_is_found_by_the_index(cluster, small_records, monkeypatch):
+async def test_the_epoch_at_a_time_is_found_by_the_index(
+    cluster: InProcessCluster, small_records: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S-025, S-026: before the first, at each, between, after the last; over chunks, leaves and roots."""
     service, store = await counted(cluster)
     await service.create_scope("scope")
@@ -242,7 +252,9 @@ async def test_the_epoch_at_a_time_is_found_by_the_index(cluster, small_records,
     assert [segment.id for segment in segments] == [0]
 
 
-async def test_a_stream_without_an_index_is_searched_and_indexed(cluster, service, small_records):
+async def test_a_stream_without_an_index_is_searched_and_indexed(
+    cluster: InProcessCluster, service: ControllerService, small_records: None
+) -> None:
     """An early release kept no index: the epochs are read instead, and missing entries of leaf and root are added."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     tables = await tables_of(service)
@@ -266,7 +278,7 @@ async def test_a_stream_without_an_index_is_searched_and_indexed(cluster, servic
     assert root.record == TimeIndexNode.of([epochs[36].created_ms])
 
 
-def test_an_index_of_a_year_of_a_scale_each_second_fits():
+def test_an_index_of_a_year_of_a_scale_each_second_fits() -> None:
     """PDP-32: 31 million epochs. Root and leaves are built, each is below 64 KiB, and times lead to their epochs."""
     epochs = 365 * 24 * 3600
     rng = random.Random(1)
@@ -298,7 +310,7 @@ def test_an_index_of_a_year_of_a_scale_each_second_fits():
             assert number * INDEX_LEAF_EPOCHS + leaf(number).find(time_ms + late_ms) == epoch
 
 
-async def test_long_histories_are_read_in_pages_and_let_others_have_their_turn():
+async def test_long_histories_are_read_in_pages_and_let_others_have_their_turn() -> None:
     """Each page has a bounded number of segments, also of epochs that are in their own records alone."""
     tables = RecordStore(MemoryMetadataStore())
     stream = StreamTables(tables, "s", "t", "id")
@@ -312,7 +324,7 @@ async def test_long_histories_are_read_in_pages_and_let_others_have_their_turn()
     await tables.put(stream.metadata, layout.history_chunk_key(0), HistoryChunk.of(entries))
     turns = 0
 
-    async def take_turns():
+    async def take_turns() -> None:
         nonlocal turns
         while True:
             turns += 1

@@ -6,6 +6,7 @@ Shows S-215 to S-220, S-222 and S-223, each where it is named.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -32,7 +33,8 @@ from penstock.model.errors import (
 )
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
-from support.controller_faults import ScriptedSegments
+from support.controller_faults import BlockedSegments, ScriptedSegments
+from support.in_process_cluster import InProcessCluster
 from support.two_controllers import SETTINGS, STREAM, announced, start_pair, until
 
 
@@ -51,26 +53,28 @@ async def state_of(service):
 
 
 @pytest.fixture
-async def pair(cluster):
+async def pair(
+    cluster: InProcessCluster,
+) -> AsyncIterator[tuple[ControllerService, ControllerService, BlockedSegments]]:
     """Two controllers that are alive, the first over a store that a test can hold up; and a stream of two segments."""
     first, second, held = await start_pair(cluster, held="scope/stream/")
     yield first, second, held
     held.release()
 
 
-async def _truncate(service):
+async def _truncate(service) -> None:
     await service.truncate_stream("scope", "stream", {0: 10, 1: 10})
 
 
-async def _update(service):
+async def _update(service) -> None:
     await service.update_stream("scope", "stream", StreamConfig(Scaling.by_event_rate(9, min_segments=2)))
 
 
-async def _seal(service):
+async def _seal(service) -> None:
     await service.seal_stream("scope", "stream")
 
 
-async def _scale(service):
+async def _scale(service) -> None:
     await service.update_stream("scope", "stream", StreamConfig(Scaling.fixed(3)))
 
 
@@ -88,7 +92,9 @@ CHANGES = pytest.mark.parametrize(
 
 
 @CHANGES
-async def test_work_of_a_live_peer_is_left_to_it(pair, cluster, change, held_call):
+async def test_work_of_a_live_peer_is_left_to_it(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster, change, held_call
+) -> None:
     """One controller stalls in a change; the other one starts, sweeps, and gets a change of the stream.
 
     It neither takes the work over nor does any of it, and its own change comes after it.
@@ -122,7 +128,9 @@ async def test_work_of_a_live_peer_is_left_to_it(pair, cluster, change, held_cal
     assert announced(cluster) == []
 
 
-async def test_waiting_for_a_live_peer_has_an_end(pair, cluster):
+async def test_waiting_for_a_live_peer_has_an_end(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster
+) -> None:
     """A peer is alive and never ends its work: a waiting call gets an error, and has done nothing."""
     first, _, held = pair
     held.is_blocked, held.call_name = True, "truncate_segment"
@@ -137,7 +145,9 @@ async def test_waiting_for_a_live_peer_has_an_end(pair, cluster):
     await changing
 
 
-async def test_commits_of_two_live_controllers_go_one_after_the_other(pair, cluster):
+async def test_commits_of_two_live_controllers_go_one_after_the_other(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster
+) -> None:
     """Transactions of one stream are committed at both: each merge is one owner's work, and each comes once."""
     first, second, _ = pair
     done = []
@@ -162,7 +172,9 @@ async def test_commits_of_two_live_controllers_go_one_after_the_other(pair, clus
     assert first.statistics().taken_over_count == second.statistics().taken_over_count == 0
 
 
-async def test_a_commit_of_a_live_peer_is_not_finished_by_another(pair, cluster):
+async def test_a_commit_of_a_live_peer_is_not_finished_by_another(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster
+) -> None:
     """One controller is paused in a merge: the other one leaves state and batch alone, and commits after it."""
     first, second, held = pair
     ids = [(await first.transactions.create("scope", "stream", 30_000)).id for _ in range(2)]
@@ -183,7 +195,9 @@ async def test_a_commit_of_a_live_peer_is_not_finished_by_another(pair, cluster)
 
 
 @CHANGES
-async def test_work_of_a_dead_controller_is_finished_by_a_live_one(pair, cluster, change, held_call):
+async def test_work_of_a_dead_controller_is_finished_by_a_live_one(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster, change, held_call
+) -> None:
     """S-214, S-217: no controller starts and no call comes; the survivor learns of the end and finishes the work."""
     first, second, held = pair
     held.is_blocked, held.call_name = True, held_call
@@ -200,7 +214,9 @@ async def test_work_of_a_dead_controller_is_finished_by_a_live_one(pair, cluster
         assert len(await second.current_segments("scope", "stream")) == 3
 
 
-async def test_transactions_of_a_dead_controller_are_managed_by_a_live_one(pair, cluster):
+async def test_transactions_of_a_dead_controller_are_managed_by_a_live_one(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster
+) -> None:
     """Open ones keep their lease, decided ones end; those of who is alive are left alone."""
     first, second, held = pair
     opened = (await first.transactions.create("scope", "stream", 30_000)).id
@@ -225,7 +241,7 @@ async def test_transactions_of_a_dead_controller_are_managed_by_a_live_one(pair,
     assert await status("scope", "stream", opened) is await status("scope", "stream", others) is TransactionStatus.OPEN
 
 
-async def test_two_that_take_over_at_once_do_the_work_once(cluster):
+async def test_two_that_take_over_at_once_do_the_work_once(cluster: InProcessCluster) -> None:
     """S-218: the compare-and-set has one winner; the other one finds a live owner, whatever the order of requests."""
     first = await cluster.start(SETTINGS)
     await first.create_scope("scope")
@@ -246,7 +262,7 @@ async def test_two_that_take_over_at_once_do_the_work_once(cluster):
     assert [rival.taken_over_count for rival in rivals] == [work.owner == "b", work.owner == "c"]
 
 
-async def test_work_changes_hands_by_naming_the_owner_that_is_gone(cluster):
+async def test_work_changes_hands_by_naming_the_owner_that_is_gone(cluster: InProcessCluster) -> None:
     """S-219: refused while that one lives; who names an owner of before comes too late, and so does that owner."""
     first = await cluster.start(SETTINGS)
     await first.create_scope("scope")
@@ -286,7 +302,9 @@ async def test_work_changes_hands_by_naming_the_owner_that_is_gone(cluster):
     assert (await announcement_of(first)).owner == "slow"
 
 
-async def test_a_controller_declared_dead_begins_nothing_and_rejoins(pair, cluster):
+async def test_a_controller_declared_dead_begins_nothing_and_rejoins(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster
+) -> None:
     """S-222: its work passes to a survivor; under a new name it continues, and its calls are served."""
     first, second, held = pair
     name = first._context.host
@@ -309,7 +327,9 @@ async def test_a_controller_declared_dead_begins_nothing_and_rejoins(pair, clust
 
 
 @CHANGES
-async def test_a_call_with_taken_over_work_must_be_retried(pair, cluster, change, held_call):
+async def test_a_call_with_taken_over_work_must_be_retried(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster, change, held_call
+) -> None:
     """Found by a seed: the answer was FAILURE, which clients treat as final, although the work was done."""
     first, _, held = pair
     held.is_blocked, held.call_name = True, held_call
@@ -331,7 +351,9 @@ async def test_a_call_with_taken_over_work_must_be_retried(pair, cluster, change
     assert announced(cluster) == []
 
 
-async def test_an_announcement_without_a_reply_is_not_made_again_when_others_have_done_its_work(cluster):
+async def test_an_announcement_without_a_reply_is_not_made_again_when_others_have_done_its_work(
+    cluster: InProcessCluster,
+) -> None:
     """Found by a seed: it was announced a second time, and what had been done after it was undone.
 
     The first request works and its reply is lost; before the next one another controller has taken the work over and
@@ -345,7 +367,7 @@ async def test_an_announcement_without_a_reply_is_not_made_again_when_others_hav
     claims.enter(await cluster.coordinator.join("slow"))
     requests = []
 
-    async def put_all(table, records):
+    async def put_all(table, records) -> None:
         requests.append(await RecordStore.put_all(tables, table, records))
         cluster.coordinator.expire("slow")
         await rival.withdraw(await rival.claim(STREAM))
@@ -359,7 +381,9 @@ async def test_an_announcement_without_a_reply_is_not_made_again_when_others_hav
     assert not claims.is_unfinished(STREAM)
 
 
-async def test_an_overtaken_controller_does_not_replace_a_later_configuration(pair, cluster):
+async def test_an_overtaken_controller_does_not_replace_a_later_configuration(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster
+) -> None:
     """It stalls after announcing an update; that one is done, and another one after it; then it resumes."""
     first, second, _ = pair
     stream_id = await first._catalog.stream_id("scope", "stream")
@@ -375,7 +399,9 @@ async def test_an_overtaken_controller_does_not_replace_a_later_configuration(pa
     assert await state_of(second) is StreamState.ACTIVE
 
 
-async def test_a_seal_that_was_taken_over_is_not_done_to_the_next_stream_of_the_name(pair, cluster):
+async def test_a_seal_that_was_taken_over_is_not_done_to_the_next_stream_of_the_name(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster
+) -> None:
     """Found by a seed: it stood still; the stream was sealed, deleted and made again; it sealed that one, too."""
     first, second, held = pair
     held.is_blocked, held.call_name = True, "seal_segment"
@@ -393,7 +419,12 @@ async def test_a_seal_that_was_taken_over_is_not_done_to_the_next_stream_of_the_
 
 
 @pytest.mark.parametrize("change", [_seal, _scale], ids=["seal", "scale"])
-async def test_an_overtaken_controller_does_not_report_deleted_segments_as_lost(pair, cluster, change, caplog):
+async def test_an_overtaken_controller_does_not_report_deleted_segments_as_lost(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments],
+    cluster: InProcessCluster,
+    change,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """It stalls before it seals segments; the survivor seals them, and the stream is deleted. Then it resumes."""
     first, second, held = pair
     held.is_blocked, held.call_name = True, "seal_segment"
@@ -410,7 +441,11 @@ async def test_an_overtaken_controller_does_not_report_deleted_segments_as_lost(
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_an_overtaken_creation_does_not_create_a_deleted_stream_again(pair, cluster, monkeypatch):
+async def test_an_overtaken_creation_does_not_create_a_deleted_stream_again(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments],
+    cluster: InProcessCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Found by a seed: it made the tables of a life that was over, and took that one for the stream of this name.
 
     It is paused behind the listing of the stream. The survivor makes it, and it is sealed, deleted and made again.
@@ -419,7 +454,7 @@ async def test_an_overtaken_creation_does_not_create_a_deleted_stream_again(pair
     reached, released = asyncio.Event(), asyncio.Event()
     create_tables = StreamTables.create_tables
 
-    async def create_tables_late(self):
+    async def create_tables_late(self) -> None:
         if not reached.is_set():
             reached.set()
             await released.wait()
@@ -442,7 +477,7 @@ async def test_an_overtaken_creation_does_not_create_a_deleted_stream_again(pair
     assert (await tables.state()).record.state is StreamState.ACTIVE
 
 
-async def test_a_controller_alone_that_is_taken_for_dead_finishes_its_own_work(cluster):
+async def test_a_controller_alone_that_is_taken_for_dead_finishes_its_own_work(cluster: InProcessCluster) -> None:
     """It is the only controller: under its new name it takes over what it began under the old one."""
     segments = ScriptedSegments(cluster.store)
     alone = cluster.build(SETTINGS, segments=segments)
@@ -463,7 +498,9 @@ async def test_a_controller_alone_that_is_taken_for_dead_finishes_its_own_work(c
     assert alone.statistics().taken_over_count == 1
 
 
-async def test_requests_to_an_unavailable_coordinator_are_retried(cluster, monkeypatch):
+async def test_requests_to_an_unavailable_coordinator_are_retried(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is unavailable for longer than all attempts: members that ended meanwhile are swept when it is back."""
     is_out = False
     changed = type(cluster.coordinator)._changed
@@ -491,7 +528,9 @@ async def test_requests_to_an_unavailable_coordinator_are_retried(cluster, monke
     assert await state_of(second) is StreamState.SEALED
 
 
-async def test_a_controller_declared_dead_creates_and_deletes_no_scope(pair, cluster):
+async def test_a_controller_declared_dead_creates_and_deletes_no_scope(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster
+) -> None:
     """The request may be old; a scope has no announcement, so no other controller would notice."""
     first, second, _ = pair
     await second.create_scope("kept")
@@ -504,11 +543,13 @@ async def test_a_controller_declared_dead_creates_and_deletes_no_scope(pair, clu
     assert (await second.list_scopes("")).names == ("_system", "kept", "scope")
 
 
-async def test_a_silent_coordinator_does_not_block_the_creation_of_scopes(pair, monkeypatch):
+async def test_a_silent_coordinator_does_not_block_the_creation_of_scopes(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Members that know of no end continue, as with everything else."""
     first, _, _ = pair
 
-    async def members():
+    async def members() -> None:
         raise ControllerUnavailableError("the coordinator gives no answer")
 
     monkeypatch.setattr(first._context.claims._membership, "members", members)
@@ -516,7 +557,9 @@ async def test_a_silent_coordinator_does_not_block_the_creation_of_scopes(pair, 
     await first.delete_scope("new")
 
 
-async def test_an_unreadable_claim_does_not_hide_the_others(cluster, caplog):
+async def test_an_unreadable_claim_does_not_hide_the_others(
+    cluster: InProcessCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is reported, and retried until it is repaired."""
     first = await cluster.start(SETTINGS)
     await first.create_scope("scope")
@@ -535,7 +578,9 @@ async def test_an_unreadable_claim_does_not_hide_the_others(cluster, caplog):
     await second.idle()
 
 
-async def test_one_name_created_at_two_controllers_at_once_is_one_stream(pair, cluster):
+async def test_one_name_created_at_two_controllers_at_once_is_one_stream(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster
+) -> None:
     """S-223: one success, and for the other one it exists."""
     first, second, _ = pair
     ends = await asyncio.gather(
@@ -547,7 +592,7 @@ async def test_one_name_created_at_two_controllers_at_once_is_one_stream(pair, c
     assert announced(cluster) == []
 
 
-async def test_a_start_reads_the_live_members_before_it_adopts_work(cluster):
+async def test_a_start_reads_the_live_members_before_it_adopts_work(cluster: InProcessCluster) -> None:
     """S-215: work of the living and of the dead is announced; only that of the dead is taken over."""
     living = await cluster.start(SETTINGS)
     await living._context.begin(Subject(SubjectKind.STREAM, "scope", "of the living"), SealStream(), "gone")
@@ -562,7 +607,9 @@ async def test_a_start_reads_the_live_members_before_it_adopts_work(cluster):
         await late._context.claims.claim(Subject(SubjectKind.STREAM, "scope", "of the living"))
 
 
-async def test_a_late_write_of_earlier_work_does_not_refuse_a_call(cluster, monkeypatch):
+async def test_a_late_write_of_earlier_work_does_not_refuse_a_call(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A write that was given up lands while the next call finishes its work: what is there then is read again."""
     service = cluster.build(SETTINGS)
     await service.start()
@@ -583,7 +630,9 @@ async def test_a_late_write_of_earlier_work_does_not_refuse_a_call(cluster, monk
     await service.stop()
 
 
-async def test_work_of_a_controller_that_dies_during_a_search_is_found_by_the_next_search(cluster, monkeypatch):
+async def test_work_of_a_controller_that_dies_during_a_search_is_found_by_the_next_search(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The search may be past what it has left; also when a search fails in between."""
     service = cluster.build(SETTINGS)
     await service.start()
@@ -606,7 +655,7 @@ async def test_work_of_a_controller_that_dies_during_a_search_is_found_by_the_ne
     await service.stop()
 
 
-async def test_an_announcement_that_lands_after_the_last_sweep_is_finished(cluster):
+async def test_an_announcement_that_lands_after_the_last_sweep_is_finished(cluster: InProcessCluster) -> None:
     """The request of a controller that is gone was still on its way: a later sweep finds the work without an owner."""
     settings = replace(SETTINGS, sweep_interval_s=0.05)
     gone, alive = await cluster.start(settings), await cluster.start(settings)
@@ -622,7 +671,7 @@ async def test_an_announcement_that_lands_after_the_last_sweep_is_finished(clust
     assert await state_of(alive) is StreamState.SEALED
 
 
-async def test_a_transaction_that_lands_after_the_last_sweep_gets_a_lease(cluster):
+async def test_a_transaction_that_lands_after_the_last_sweep_gets_a_lease(cluster: InProcessCluster) -> None:
     """Its index entry names a controller that is gone: another one takes it over, and aborts it in the end."""
     settings = replace(SETTINGS, sweep_interval_s=0.02, transaction_sweep_interval_s=0.05)
     gone, alive = await cluster.start(settings), await cluster.start(settings)

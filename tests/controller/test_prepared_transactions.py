@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -13,6 +15,7 @@ from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.table import ADDITIONS, CALLS
 from penstock.controller.metadata.records import ActiveTransaction, StreamState, TransactionStatus
 from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.service import ControllerService
 from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.controller.transactions.service import PingResult
 from penstock.controller.workflows import prepare as prepare_module
@@ -37,7 +40,11 @@ from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
 from support.crash_script import at_each_write, run, run_with_survivor
 from support.failing_segments import Fault
+from support.in_process_cluster import InProcessCluster
 from support.two_controllers import start_pair, tables_of, until
+
+if TYPE_CHECKING:
+    from controller.conftest import Wire
 
 OPEN, COMMITTING, COMMITTED = TransactionStatus.OPEN, TransactionStatus.COMMITTING, TransactionStatus.COMMITTED
 ABORTING, ABORTED, UNKNOWN = TransactionStatus.ABORTING, TransactionStatus.ABORTED, TransactionStatus.UNKNOWN
@@ -45,7 +52,7 @@ LEASE_MS, LIMIT_MS = 10_000, 3_600_000
 
 
 @pytest.fixture
-async def started(service):
+async def started(service: ControllerService) -> ControllerService:
     """A controller with a stream of two segments."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     return service
@@ -83,7 +90,7 @@ async def record_of(service, transaction):
     return (await (await tables_of(service)).transaction(transaction)).record
 
 
-async def end_of_time(service, transaction, version):
+async def end_of_time(service, transaction, version) -> None:
     """Let a timer of a transaction fire, which has seen `version` of its record."""
     service.transactions.work._expired(OpenTransaction("scope", "stream", transaction), version)
     await service.idle()
@@ -94,7 +101,9 @@ def data_of(cluster):
     return [bytes(cluster.store.segments[segment_name("scope", "stream", segment)].data) for segment in (0, 1)]
 
 
-async def test_a_prepared_transaction_refuses_events_and_appears_open_to_other_clients(cluster, started):
+async def test_a_prepared_transaction_refuses_events_and_appears_open_to_other_clients(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """Its segments are sealed; it reads as OPEN, and is committed with what it had."""
     transaction = await begin(cluster, started)
     prepared = await prepare(started, transaction)
@@ -109,7 +118,7 @@ async def test_a_prepared_transaction_refuses_events_and_appears_open_to_other_c
     assert (await status(started, transaction), data_of(cluster)) == (COMMITTED, [b"data", b"data"])
 
 
-async def test_prepared_transaction_is_aborted_by_its_id(cluster, started):
+async def test_prepared_transaction_is_aborted_by_its_id(cluster: InProcessCluster, started: ControllerService) -> None:
     """Its segments go, and prepared again it is what it is."""
     transaction = await begin(cluster, started)
     await prepare(started, transaction)
@@ -120,7 +129,9 @@ async def test_prepared_transaction_is_aborted_by_its_id(cluster, started):
     assert not any(piece(transaction, segment) in cluster.store.segments for segment in (0, 1))
 
 
-async def test_the_lease_does_not_end_a_prepared_transaction(cluster, started):
+async def test_the_lease_does_not_end_a_prepared_transaction(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """Neither the timer that was armed before, nor that of a controller that has not heard of it, aborts it."""
     transaction = await begin(cluster, started)
     opened = (await (await tables_of(started)).transaction(transaction)).version
@@ -133,7 +144,7 @@ async def test_the_lease_does_not_end_a_prepared_transaction(cluster, started):
     assert await commit(other, transaction) is COMMITTING
 
 
-async def test_limit_of_a_prepared_transaction_ends_it(cluster, started):
+async def test_limit_of_a_prepared_transaction_ends_it(cluster: InProcessCluster, started: ControllerService) -> None:
     """It was undecided for its whole limit: it is aborted, because its id may be lost."""
     transaction = await begin(cluster, started)
     await prepare(started, transaction)
@@ -143,7 +154,9 @@ async def test_limit_of_a_prepared_transaction_ends_it(cluster, started):
     assert await status(started, transaction) is ABORTED
 
 
-async def test_timer_of_a_prepared_transaction_is_that_of_its_limit(cluster, started, monkeypatch):
+async def test_timer_of_a_prepared_transaction_is_that_of_its_limit(
+    cluster: InProcessCluster, started: ControllerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One timer, armed with the version that the preparation wrote, for the limit and not for the lease."""
     transaction = await begin(cluster, started)
     armed = []
@@ -155,7 +168,9 @@ async def test_timer_of_a_prepared_transaction_is_that_of_its_limit(cluster, sta
     assert armed == [(opened, version, LIMIT_MS + started.settings.lease_slack_ms, record)]
 
 
-async def test_a_ping_has_no_effect_on_a_prepared_transaction(cluster, started):
+async def test_a_ping_has_no_effect_on_a_prepared_transaction(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """A writer that keeps pinging gets OK, and the limit stays as it is."""
     transaction = await begin(cluster, started)
     await prepare(started, transaction)
@@ -169,7 +184,9 @@ async def test_a_ping_has_no_effect_on_a_prepared_transaction(cluster, started):
     assert await ping("scope", "stream", transaction, LEASE_MS) is PingResult.COMMITTED
 
 
-async def test_a_second_preparation_only_extends_the_limit(cluster, started):
+async def test_a_second_preparation_only_extends_the_limit(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """What comes twice, or late, does no harm; when it was prepared first stays on record."""
     transaction = await begin(cluster, started)
     first = await prepare(started, transaction)
@@ -182,7 +199,9 @@ async def test_a_second_preparation_only_extends_the_limit(cluster, started):
 
 
 @pytest.mark.parametrize("limit_ms", [0, -1, 604_800_001])
-async def test_limits_of_preparations_have_bounds(limit_ms, cluster, started):
+async def test_limits_of_preparations_have_bounds(
+    limit_ms: int, cluster: InProcessCluster, started: ControllerService
+) -> None:
     """Nothing is sealed then, and the transaction takes more."""
     transaction = await begin(cluster, started)
     with pytest.raises(InvalidArgumentError, match="1 to 604800000"):
@@ -190,7 +209,9 @@ async def test_limits_of_preparations_have_bounds(limit_ms, cluster, started):
     await cluster.store.append(piece(transaction, 0), b"more")
 
 
-async def test_preparing_a_decided_or_unknown_transaction_returns_its_state(cluster, started):
+async def test_preparing_a_decided_or_unknown_transaction_returns_its_state(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """And of a stream that there is not."""
     committed, aborted = await begin(cluster, started), await begin(cluster, started)
     await commit(started, committed)
@@ -204,7 +225,9 @@ async def test_preparing_a_decided_or_unknown_transaction_returns_its_state(clus
         await started.transactions.prepare("scope", "other", committed, LIMIT_MS)
 
 
-async def test_preparing_a_transaction_that_lost_a_segment_fails_with_the_reason(cluster, started):
+async def test_preparing_a_transaction_that_lost_a_segment_fails_with_the_reason(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """It is as open as it was, and its lease will end it."""
     transaction = await begin(cluster, started)
     await cluster.store.delete_segment(piece(transaction, 1))
@@ -214,18 +237,20 @@ async def test_preparing_a_transaction_that_lost_a_segment_fails_with_the_reason
 
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-async def test_a_decision_before_the_preparation_is_written_is_kept(is_commit, cluster, started, monkeypatch):
+async def test_a_decision_before_the_preparation_is_written_is_kept(
+    is_commit: bool, cluster: InProcessCluster, started: ControllerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The segments are sealed, or gone, already: the preparation finds out, and says what it is."""
     transaction = await begin(cluster, started)
     other = await cluster.start()
     seal_segments = prepare_module._seal_segments
 
-    async def decide_and_seal(*given):
+    async def decide_and_seal(*given) -> None:
         await (commit if is_commit else abort)(other, transaction)
         await other.idle()
         await seal_segments(*given)
 
-    async def seal_and_decide(*given):
+    async def seal_and_decide(*given) -> None:
         await seal_segments(*given)
         await (commit if is_commit else abort)(other, another)
         await other.idle()
@@ -238,7 +263,9 @@ async def test_a_decision_before_the_preparation_is_written_is_kept(is_commit, c
     assert data_of(cluster) == ([b"datadata"] * 2 if is_commit else [b"", b""])
 
 
-async def test_lease_that_ends_while_the_transaction_is_prepared_has_one_outcome(cluster, started):
+async def test_lease_that_ends_while_the_transaction_is_prepared_has_one_outcome(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """The abort is on condition of the version that it has seen: whichever write comes first decides."""
     tables = await tables_of(started)
     first, second = await begin(cluster, started), await begin(cluster, started)
@@ -255,7 +282,9 @@ async def test_lease_that_ends_while_the_transaction_is_prepared_has_one_outcome
 # What becomes of it when its stream changes.
 
 
-async def test_stream_with_a_prepared_transaction_is_not_sealed(cluster, started):
+async def test_stream_with_a_prepared_transaction_is_not_sealed(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """Nothing has changed then, another open transaction neither; once it is decided the stream is sealed."""
     prepared, other = await begin(cluster, started, b"kept"), await begin(cluster, started, b"open")
     await prepare(started, prepared)
@@ -271,12 +300,14 @@ async def test_stream_with_a_prepared_transaction_is_not_sealed(cluster, started
     await started.delete_stream("scope", "stream")
 
 
-async def test_stream_whose_transaction_is_prepared_while_it_is_sealed_is_active_again(cluster, started, monkeypatch):
+async def test_stream_whose_transaction_is_prepared_while_it_is_sealed_is_active_again(
+    cluster: InProcessCluster, started: ControllerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first scan missed it: the second scan, in state SEALING, finds it; transactions decided then are merged."""
     prepared, decided = await begin(cluster, started, b"kept"), await begin(cluster, started, b"<>")
     ended = started._context.creations.ended
 
-    async def prepare_meanwhile(stream):
+    async def prepare_meanwhile(stream) -> None:
         await prepare(started, prepared)
         await commit(started, decided)
         await ended(stream)
@@ -295,7 +326,9 @@ async def test_stream_whose_transaction_is_prepared_while_it_is_sealed_is_active
     await started.seal_stream("scope", "stream")
 
 
-async def test_preparation_right_before_a_seal_would_abort_the_transaction_is_spared(cluster, started, monkeypatch):
+async def test_preparation_right_before_a_seal_would_abort_the_transaction_is_spared(
+    cluster: InProcessCluster, started: ControllerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The listing has shown it as open; the abort looks again, and the next round finds it prepared."""
     transaction = await begin(cluster, started)
 
@@ -311,7 +344,9 @@ async def test_preparation_right_before_a_seal_would_abort_the_transaction_is_sp
     assert (await (await tables_of(started)).state()).record.state is StreamState.ACTIVE
 
 
-async def test_seal_that_another_controller_takes_over_spares_what_was_prepared_since(cluster):
+async def test_seal_that_another_controller_takes_over_spares_what_was_prepared_since(
+    cluster: InProcessCluster,
+) -> None:
     """The first one dies in state SEALING; its successor takes the seal back, and the stream is active again."""
     first, second, held = await start_pair(cluster)
     dropped, kept = await begin(cluster, first, b"dropped"), await begin(cluster, first, b"kept")
@@ -334,7 +369,9 @@ async def test_seal_that_another_controller_takes_over_spares_what_was_prepared_
     assert data_of(cluster) == [bytes(100) + b"kept"] * 2
 
 
-async def test_a_recursive_deletion_aborts_prepared_transactions(cluster, started):
+async def test_a_recursive_deletion_aborts_prepared_transactions(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """Where their events would go is gone with them; nothing is left."""
     transaction = await begin(cluster, started)
     await prepare(started, transaction)
@@ -348,7 +385,9 @@ async def _has_index_entries(service):
     return [each async for page in service._context.index.pages() for each in page]
 
 
-async def test_prepared_transaction_is_committed_after_its_stream_was_scaled(cluster, started):
+async def test_prepared_transaction_is_committed_after_its_stream_was_scaled(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """It rolls over as any other one of an earlier epoch."""
     transaction = await begin(cluster, started, b"early")
     await prepare(started, transaction)
@@ -361,7 +400,9 @@ async def test_prepared_transaction_is_committed_after_its_stream_was_scaled(clu
     assert await status(started, transaction) is COMMITTED
 
 
-async def test_prepared_transaction_keeps_its_limit_through_a_restart(cluster, started):
+async def test_prepared_transaction_keeps_its_limit_through_a_restart(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """Downtime counts: the limit is where it was."""
     transaction = await begin(cluster, started)
     record = await prepare(started, transaction)
@@ -374,7 +415,9 @@ async def test_prepared_transaction_keeps_its_limit_through_a_restart(cluster, s
     assert await commit(after, transaction) is COMMITTING
 
 
-async def test_limit_that_ended_while_no_controller_was_there_leaves_a_lease_to_decide(cluster, started):
+async def test_limit_that_ended_while_no_controller_was_there_leaves_a_lease_to_decide(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """No decision was possible: after the take-over there is as long as the writer's lease to decide."""
     transaction = await begin(cluster, started)
     record = await prepare(started, transaction)
@@ -394,7 +437,7 @@ async def test_limit_that_ended_while_no_controller_was_there_leaves_a_lease_to_
 # What clients see.
 
 
-async def test_prepared_transaction_is_open_on_pravegas_wire_and_prepared_on_ours(wire):
+async def test_prepared_transaction_is_open_on_pravegas_wire_and_prepared_on_ours(wire: Wire) -> None:
     """The calls of both services, on one port; a completed or unknown transaction is reported as such."""
     service, info = wire.service, pb.StreamInfo(scope="scope", stream="stream")
     await service.create_scope("scope")
@@ -422,7 +465,7 @@ async def test_prepared_transaction_is_open_on_pravegas_wire_and_prepared_on_our
     assert unknown.state == additions_pb2.UNKNOWN
 
 
-async def test_calls_of_our_service_each_have_one_row():
+async def test_calls_of_our_service_each_have_one_row() -> None:
     """No call of Pravega's is among them, and each needs the permission that its like of Pravega's does."""
     described = additions_pb2.DESCRIPTOR.services_by_name["PenstockControllerService"]
     assert [call.name for call in ADDITIONS] == [method.name for method in described.methods]
@@ -448,13 +491,13 @@ async def test_calls_of_our_service_each_have_one_row():
     }
 
 
-async def test_a_conflicting_preparation_must_be_retried():
+async def test_a_conflicting_preparation_must_be_retried() -> None:
     """As with decisions: it is no answer, and FAILED_PRECONDITION would be taken for one."""
 
     class Contended:
         transactions = None
 
-        async def prepare(self, *given):
+        async def prepare(self, *given) -> None:
             raise MetadataConflictError("keeps changing")
 
     service = Contended()
@@ -484,7 +527,7 @@ class Script:
             self.seal, self.delete, self.delete_scope,
         ]  # fmt: skip
 
-    async def create(self, service):
+    async def create(self, service) -> None:
         try:
             await service.create_scope("s")
         except ScopeExistsError:
@@ -495,7 +538,7 @@ class Script:
             pass
 
     def begins(self, number):
-        async def begin(service):
+        async def begin(service) -> None:
             self.made[number] = made = (await service.transactions.create("s", "t", LEASE_MS)).id
             for segment in (0, 1):
                 await self.store.append(piece(made, segment, "s", "t"), b"<%d>" % number)
@@ -503,7 +546,7 @@ class Script:
         return begin
 
     def prepares(self, number):
-        async def prepare(service):
+        async def prepare(service) -> None:
             made = self.made[number]
             found = await service.transactions.prepare("s", "t", made, LIMIT_MS)
             assert isinstance(found, ActiveTransaction), found
@@ -512,57 +555,61 @@ class Script:
 
         return prepare
 
-    async def refused_seal(self, service):
+    async def refused_seal(self, service) -> None:
         with pytest.raises(TransactionPreparedError):
             await service.seal_stream("s", "t")
 
     def commits(self, number):
-        async def commit(service):
+        async def commit(service) -> None:
             status = await service.transactions.commit("s", "t", self.made[number], writer_id="w", timestamp=number)
             assert status in (COMMITTING, COMMITTED), status
 
         return commit
 
     def aborts(self, number):
-        async def abort(service):
+        async def abort(service) -> None:
             status = await service.transactions.abort("s", "t", self.made[number])
             assert status in (ABORTING, ABORTED), status
 
         return abort
 
-    async def scale(self, service):
+    async def scale(self, service) -> None:
         segments = await service.current_segments("s", "t")
         if len(segments) == 2:
             await service.scale_stream("s", "t", [1], [(0.5, 0.75), (0.75, 1.0)])
 
-    async def settle(self, service):
+    async def settle(self, service) -> None:
         await service.idle()
 
-    async def check(self, service):
+    async def check(self, service) -> None:
         """Each is what was decided, and its events are there once in each of its segments, or not at all."""
         everything = b"".join(bytes(found.data) for found in self.store.segments.values())
         for number, wanted in enumerate((COMMITTED, ABORTED, COMMITTED)):
             assert await service.transactions.status("s", "t", self.made[number]) is wanted
             assert everything.count(b"<%d>" % number) == (2 if wanted is COMMITTED else 0)
 
-    async def seal(self, service):
+    async def seal(self, service) -> None:
         await service.seal_stream("s", "t")
 
-    async def delete(self, service):
+    async def delete(self, service) -> None:
         if await service.stream_exists("s", "t"):
             await service.delete_stream("s", "t")
 
-    async def delete_scope(self, service):
+    async def delete_scope(self, service) -> None:
         if "s" in (await service.list_scopes("")).names:
             await service.delete_scope("s")
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_prepared_transactions_end_as_decided_whichever_write_fails(fault, fresh):
+async def test_prepared_transactions_end_as_decided_whichever_write_fails(
+    fault, fresh: Callable[[], InProcessCluster]
+) -> None:
     """The controller dies, or a request or a reply is lost, at each write from their beginning to their end."""
     await at_each_write(run, fresh, Script, fault)
 
 
-async def test_prepared_transactions_are_kept_by_the_controller_that_is_alive(fresh):
+async def test_prepared_transactions_are_kept_by_the_controller_that_is_alive(
+    fresh: Callable[[], InProcessCluster],
+) -> None:
     """The first one dies behind each write; the other one has never seen what it has prepared."""
     await at_each_write(run_with_survivor, fresh, Script, Fault.DIES_AFTER)

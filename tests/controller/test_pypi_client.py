@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from controller.conftest import Wire
 
 SCRIPT = """
 import sys
@@ -36,7 +40,7 @@ assert manager.delete_scope("s")
 
 
 @pytest.mark.interop
-async def test_pypi_client_manages_scopes_and_streams(wire):
+async def test_pypi_client_manages_scopes_and_streams(wire: Wire) -> None:
     """K-4 for the functions that need no segment store."""
     pytest.importorskip("pravega_client")
     process = await asyncio.create_subprocess_exec(

@@ -28,12 +28,14 @@ from penstock.controller.metadata.retention_records import (
 )
 from penstock.controller.metadata.scale_plan import even_order, first_entry, plan_scale
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import CorruptionError
 from penstock.model.names import segment_id
 from penstock.model.policies import Scaling, StreamConfig
 from penstock_simulation.memory_store import MemoryMetadataStore
 from support.cut_model import tiling
+from support.in_process_cluster import InProcessCluster
 
 MIB = 1024 * 1024
 SEGMENTS_MAX = ControllerSettings().segments_per_stream_max
@@ -90,7 +92,7 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("record", "packed", "fields"), GOLDEN, ids=lambda value: type(value).__name__)
-def test_packed_records_are_pinned_and_those_of_version_1_are_read(record, packed, fields):
+def test_packed_records_are_pinned_and_those_of_version_1_are_read(record, packed, fields) -> None:
     """Golden bytes of both versions: a change here breaks stored data."""
     assert encode(record) == bytes.fromhex(packed)
     for stored in (packed, fields):
@@ -121,7 +123,7 @@ def largest_records(count, epoch, number):
 
 @settings(deadline=None, max_examples=8)
 @given(st.integers(SEGMENTS_MAX - 20, SEGMENTS_MAX), st.integers(0, 2**31 - 3), st.integers(0, 2**31 - 30_000))
-def test_every_record_of_ten_thousand_segments_stays_below_a_mebibyte(count, epoch, number):
+def test_every_record_of_ten_thousand_segments_stays_below_a_mebibyte(count, epoch, number) -> None:
     """Whatever the epoch and the numbers are; and each is read again as it was."""
     for record in largest_records(count, epoch, number):
         stored = encode(record)
@@ -129,7 +131,7 @@ def test_every_record_of_ten_thousand_segments_stays_below_a_mebibyte(count, epo
         assert decode(type(record), stored, table="t", key="k") == record
 
 
-def test_chunks_and_shards_are_full_below_a_mebibyte():
+def test_chunks_and_shards_are_full_below_a_mebibyte() -> None:
     """A chunk of epochs that each change as much as it notes; a shard whose numbers all come again in each epoch."""
     count = HISTORY_SEGMENTS_MAX // 2
     entries = [
@@ -148,7 +150,7 @@ def test_chunks_and_shards_are_full_below_a_mebibyte():
     assert all(len(encode(SealedSizes(sizes))) < 256 * 1024 for sizes in keys.values())
 
 
-def test_a_history_chunk_has_no_gaps():
+def test_a_history_chunk_has_no_gaps() -> None:
     """S-031: an epoch that is not the next one is refused."""
     chunk = HistoryChunk.of([HistoryEntry(5, 5, (), (), 1)])
     assert chunk.next_epoch == 6
@@ -157,7 +159,7 @@ def test_a_history_chunk_has_no_gaps():
             chunk.followed_by([HistoryEntry(epoch, epoch, (), (), 1)])
 
 
-async def test_sizes_that_an_early_release_put_elsewhere_are_found():
+async def test_sizes_that_an_early_release_put_elsewhere_are_found() -> None:
     """S-032: shards were by creation epoch alone once. What is in neither is unknown."""
     tables = RecordStore(MemoryMetadataStore())
     stream = StreamTables(tables, "s", "t", "id")
@@ -168,7 +170,9 @@ async def test_sizes_that_an_early_release_put_elsewhere_are_found():
     assert await stream.sealed_sizes([early, now, unknown]) == {early: 17, now: 18}
 
 
-async def test_a_stream_of_ten_thousand_segments_has_no_record_of_a_mebibyte(cluster, service):
+async def test_a_stream_of_ten_thousand_segments_has_no_record_of_a_mebibyte(
+    cluster: InProcessCluster, service: ControllerService
+) -> None:
     """Made, scaled as a whole, recorded, truncated over both epochs: whatever the controller writes meanwhile."""
     largest: dict[str, int] = {}
     put = cluster.store.table_put

@@ -29,12 +29,14 @@ from penstock.controller.metadata.retention_records import (
 )
 from penstock.controller.metadata.scope_records import ChildState, GroupCut, ReaderGroupConfig
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.service import ControllerService
 from penstock.controller.steps import at_once
 from penstock.controller.stream_cuts import epoch_bounds, is_equal_or_after, size_between
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.model.names import segment_id
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from support.cut_model import is_valid_cut, position_of, segments_between
+from support.in_process_cluster import InProcessCluster
 
 SEGMENT = SegmentRecord(7, 2, 1000, 0.25, 0.5)
 GROUP = ReaderGroupConfig((GroupCut("s", "t", {0: 5}),), (GroupCut("s", "t"),), scope_records.GroupRetention.MANUAL, 7)
@@ -103,7 +105,7 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("record", SAMPLES, ids=lambda record: getattr(record, "kind", type(record).__name__))
-def test_records_survive_storage_and_damage_is_noticed(record):
+def test_records_survive_storage_and_damage_is_noticed(record) -> None:
     """S-255: each decodes to itself; every single changed byte, and every truncation, is reported as corruption."""
     stored = encode(record)
     assert decode(type(record), stored, table="t", key="k") == record
@@ -180,7 +182,7 @@ def has_defaults(kind):
     )
 
 
-def test_every_kind_of_record_is_tried():
+def test_every_kind_of_record_is_tried() -> None:
     """S-255: none of the kinds that may be stored is missing among the samples, nor among those of earlier releases."""
     modules = (records, history_records, retention_records, scope_records, pending_work, given_up)
     kinds = {
@@ -196,19 +198,19 @@ def test_every_kind_of_record_is_tried():
 
 
 @pytest.mark.parametrize(("fields", "record"), EARLIER, ids=lambda value: type(value).__name__)
-def test_a_record_of_an_earlier_release_has_the_defaults_of_newer_fields(fields, record):
+def test_a_record_of_an_earlier_release_has_the_defaults_of_newer_fields(fields, record) -> None:
     """S-255: what an earlier release has stored; of a group also in what its record consists of."""
     assert decode(type(record), encode(fields), table="t", key="k") == record
 
 
-def test_stored_bytes_are_pinned():
+def test_stored_bytes_are_pinned() -> None:
     """Golden bytes: version 1, CRC32C of version and payload, MessagePack map. A change here breaks stored data."""
     assert encode(records.StateRecord(records.StreamState.ACTIVE)).hex() == (
         "01" "a5391cf6" "81a57374617465a6616374697665"
     )  # fmt: skip
 
 
-def test_stored_bytes_of_announcements_are_pinned():
+def test_stored_bytes_of_announcements_are_pinned() -> None:
     """Golden bytes: the kind of an order is part of the order, beside its arguments."""
     work = PendingWork(
         Subject(SubjectKind.STREAM, "s", "t"), pending_work.TruncateStream({1: 7}), "life", "owner", 5, "work"
@@ -222,21 +224,21 @@ def test_stored_bytes_of_announcements_are_pinned():
     )  # fmt: skip
 
 
-def test_every_kind_of_announcement_is_stored_and_can_be_finished(service):
+def test_every_kind_of_announcement_is_stored_and_can_be_finished(service: ControllerService) -> None:
     """An announcement of an unregistered kind would never be finished; one without a sample would never be tested."""
     kinds = set(get_args(pending_work.Order))
     assert service._registry.kinds == kinds
     assert {type(record.order) for record in SAMPLES if isinstance(record, PendingWork)} == kinds
 
 
-def test_announcement_of_an_unknown_kind_is_corruption():
+def test_announcement_of_an_unknown_kind_is_corruption() -> None:
     """Work of a later release is reported, with table and key, and neither skipped nor taken for another kind."""
     stored = encode({"subject": Subject(SubjectKind.SCOPE, "s"), "order": {"kind": "paint_stream"}})
     with pytest.raises(CorruptionError, match=r"table t, key 'k'.*paint_stream"):
         decode(PendingWork, stored, table="t", key="k")
 
 
-def test_record_of_another_kind_is_corruption():
+def test_record_of_another_kind_is_corruption() -> None:
     """A checksum alone does not make a record: its fields must fit."""
     with pytest.raises(CorruptionError, match="not a EpochRecord"):
         decode(EpochRecord, encode(records.ScopeRecord("x")), table="t", key="k")
@@ -256,7 +258,7 @@ EPOCHS = [
 S2, S3, S4 = segment_id(2, 1), segment_id(3, 1), segment_id(4, 2)
 
 
-def test_successors_come_with_their_predecessors():
+def test_successors_come_with_their_predecessors() -> None:
     """Three epochs: two for a split segment, one with two predecessors for a merged one."""
     split = at_once(successors(EPOCHS[0].segments[0], EPOCHS[1], EPOCHS[0]))
     assert [(found.segment.id, found.predecessors) for found in split] == [(S2, (0,)), (S3, (0,))]
@@ -282,7 +284,7 @@ def test_successors_come_with_their_predecessors():
         ({0: 5, 1: -2}, False),
     ],
 )
-def test_cut_must_cover_the_keys_once(cut, is_valid):
+def test_cut_must_cover_the_keys_once(cut, is_valid: bool) -> None:
     """S-098: full, mixed epochs, a missing range, overlaps, future segments that fill a gap or do not.
 
     The cuts that are errors are in `test_senseless_cuts_are_errors`.
@@ -290,7 +292,7 @@ def test_cut_must_cover_the_keys_once(cut, is_valid):
     assert is_valid_cut(cut, EPOCHS) is is_valid
 
 
-def test_senseless_cuts_are_errors():
+def test_senseless_cuts_are_errors() -> None:
     """S-098: unknown segments, only future segments, none at all, negative ids."""
     for cut in ({9: 0}, {0: -1, 1: -1}, {}):
         with pytest.raises(InvalidArgumentError):
@@ -300,7 +302,7 @@ def test_senseless_cuts_are_errors():
             epoch_bounds(cut)
 
 
-def test_segments_between_cuts_and_their_size():
+def test_segments_between_cuts_and_their_size() -> None:
     """Three epochs: the segments that were read between two cuts, and their bytes with sealed sizes."""
     start, end = {0: 10, 1: 10}, {S2: 10, S4: 5}
     first, last = position_of(start, EPOCHS), position_of(end, EPOCHS)
@@ -313,7 +315,7 @@ def test_segments_between_cuts_and_their_size():
     assert at_once(is_equal_or_after(first, first))
 
 
-async def test_queries_cost_the_specified_number_of_requests(cluster):
+async def test_queries_cost_the_specified_number_of_requests(cluster: InProcessCluster) -> None:
     """controller-internals 2, cost of operations: rows read by each query once the stream's id is known.
 
     The head is ours: its state is read along with truncation and first epoch, all in one request.
@@ -346,7 +348,7 @@ async def test_queries_cost_the_specified_number_of_requests(cluster):
         SegmentsMetadataStore.get = get
 
 
-async def test_tables_carry_the_id_of_their_stream(cluster):
+async def test_tables_carry_the_id_of_their_stream(cluster: InProcessCluster) -> None:
     """S-012: names as Pravega's, with the stream's UUID; a stream created again has others."""
     service = await cluster.start()
     await service.create_scope("s")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -19,6 +20,9 @@ from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.model.errors import NoSuchScopeError, NoSuchStreamError, ScopeExistsError
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from controller.conftest import Wire
 
 DATA = Path(__file__).parents[1] / "data"
 METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["ControllerService"].methods}
@@ -41,7 +45,7 @@ def as_dict(message):
 
 
 class Replay:
-    def __init__(self, wire):
+    def __init__(self, wire) -> None:
         self.wire = wire
         self.service = wire.service
         self.transactions = {}
@@ -50,20 +54,20 @@ class Replay:
     async def has_scope(self, scope):
         return await self.service.scope_exists(scope)
 
-    async def ensure_scope(self, scope):
+    async def ensure_scope(self, scope) -> None:
         try:
             await self.service.create_scope(scope)
         except ScopeExistsError:
             pass
 
-    async def drop_stream(self, scope, stream):
+    async def drop_stream(self, scope, stream) -> None:
         try:
             await self.service.seal_stream(scope, stream)
             await self.service.delete_stream(scope, stream)
         except NoSuchStreamError:
             pass
 
-    async def ensure_stream(self, scope, stream, segments=1, config=None):
+    async def ensure_stream(self, scope, stream, segments=1, config=None) -> None:
         await self.ensure_scope(scope)
         if await self.service.stream_exists(scope, stream):
             current = await self.service.current_segments(scope, stream)
@@ -80,7 +84,7 @@ class Replay:
             await self.drop_stream(scope, stream)
         await self.service.create_stream(scope, stream, config or StreamConfig(Scaling.fixed(segments or 1)))
 
-    async def prepare(self, call, request, reply, error):
+    async def prepare(self, call, request, reply, error) -> None:
         """Bring about the state that the recorded reply shows."""
         info = request.get("streamInfo", request)
         scope, stream = info.get("scope"), info.get("stream")
@@ -152,7 +156,7 @@ class Replay:
                     await self.wire.cluster.store.append(name, bytes(100))
                     request["cut"] = {str(segment.id): next(iter(request["cut"].values()))}
 
-    async def prepare_listing(self, call, request, reply):
+    async def prepare_listing(self, call, request, reply) -> None:
         if call == "listScopes":
             names = reply["scopes"]
             if names:
@@ -190,7 +194,7 @@ class Replay:
         for stream in names:
             await self.ensure_stream(scope, stream, None, config)
 
-    async def prepare_transaction(self, call, request, reply, scope, stream):
+    async def prepare_transaction(self, call, request, reply, scope, stream) -> None:
         recorded = (scope, stream, str(request["txnId"]))
         known = self.transactions.get(recorded)
         if known is not None and await self.service.transactions.status(scope, stream, known) == 0:
@@ -212,7 +216,7 @@ class Replay:
             return {"scopes": sorted({*reply["scopes"], "_system"})}
         return shape(reply)
 
-    async def hold(self, record):
+    async def hold(self, record) -> None:
         call, request, reply, error = record["call"], record["request"], record["reply"], record["error"]
         method = METHODS[call]
         original = json.loads(json.dumps(request))
@@ -249,7 +253,7 @@ class Replay:
 
 
 @pytest.mark.parametrize("client", ["rust", "java"])
-async def test_recorded_calls_get_the_recorded_kind_of_answer(client, wire):
+async def test_recorded_calls_get_the_recorded_kind_of_answer(client: str, wire: Wire) -> None:
     """Every recorded call that we serve is sent to a real gRPC server over memory segments, in order.
 
     Shows API-2, API-4, API-5, API-7, API-8, API-12, API-13, API-14, API-16, API-17, API-22, API-23, API-27, API-41 and
@@ -263,7 +267,7 @@ async def test_recorded_calls_get_the_recorded_kind_of_answer(client, wire):
     assert count > 100
 
 
-async def test_stream_unknown_to_the_recording_is_not_found(wire):
+async def test_stream_unknown_to_the_recording_is_not_found(wire: Wire) -> None:
     """The harness itself: a call that must fail is distinguished from one that must not."""
     with pytest.raises(AssertionError):
         await Replay(wire).hold(

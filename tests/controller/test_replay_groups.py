@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 
@@ -18,6 +19,9 @@ from penstock.model.errors import NoSuchReaderGroupError, NoSuchTableError, Scop
 from penstock.model.policies import GroupRetention, Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 
+if TYPE_CHECKING:
+    from controller.conftest import Wire
+
 RECORDING = Path(__file__).parent / "data" / "java-groups-and-tables.jsonl"
 METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["ControllerService"].methods}
 
@@ -25,32 +29,32 @@ METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["Con
 class Stage:
     """Brings about the state before each call."""
 
-    def __init__(self, service):
+    def __init__(self, service) -> None:
         self.service = service
         self.groups = service.reader_groups
         self.tables = service.key_value_tables
 
-    async def scope(self, scope):
+    async def scope(self, scope) -> None:
         try:
             await self.service.create_scope(scope)
         except ScopeExistsError:
             pass
 
-    async def stream(self, scope, stream):
+    async def stream(self, scope, stream) -> None:
         await self.scope(scope)
         try:
             await self.service.create_stream(scope, stream, StreamConfig(Scaling.fixed(1)))
         except StreamExistsError:
             pass
 
-    async def no_group(self, scope, group):
+    async def no_group(self, scope, group) -> None:
         await self.scope(scope)
         try:
             await self.groups.delete(scope, group)
         except NoSuchReaderGroupError:
             pass
 
-    async def group(self, message, generation):
+    async def group(self, message, generation) -> None:
         """Make a group that gets to `generation`, with what `message` configures in force."""
         scope, group, config = message.scope, message.readerGroupName, group_config(message)
         await self.no_group(scope, group)
@@ -60,7 +64,7 @@ class Stage:
         for step in range(generation):
             await self.groups.update(scope, group, config, message.readerGroupId, step)
 
-    async def table(self, scope, table, config):
+    async def table(self, scope, table, config) -> None:
         await self.scope(scope)
         try:
             await self.tables.delete(scope, table)
@@ -69,7 +73,7 @@ class Stage:
         if config is not None:
             await self.tables.create(scope, table, config)
 
-    async def prepare(self, call, message, reply):
+    async def prepare(self, call, message, reply) -> None:
         status = reply.get("status")
         if status == "SCOPE_NOT_FOUND":
             await self.service.delete_scope_recursive(message.scope)
@@ -118,7 +122,7 @@ class Stage:
             raise AssertionError(f"there is no preparation for {call}")
 
 
-async def test_recorded_calls_get_the_recorded_replies(wire):
+async def test_recorded_calls_get_the_recorded_replies(wire: Wire) -> None:
     """Every recorded call in order; API-29 to API-34 on requests as the Java client sends them."""
     stage = Stage(wire.service)
     counts: dict[str, int] = {}

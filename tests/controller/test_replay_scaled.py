@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
@@ -18,6 +19,9 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from penstock.model.errors import ScopeExistsError
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from controller.conftest import Wire
 
 RECORDING = Path(__file__).parent / "data" / "scaled-streams.jsonl"
 METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["ControllerService"].methods}
@@ -38,7 +42,7 @@ def as_recorded(message, alias, stream):
 class Stage:
     """Brings about the state before each call."""
 
-    def __init__(self, wire):
+    def __init__(self, wire) -> None:
         self.service = wire.service
         self.store = wire.cluster.store
         self.aliases = {}
@@ -49,13 +53,13 @@ class Stage:
         self.store.seal_segment = self._held(self.store.seal_segment)
 
     def _held(self, seal):
-        async def seal_later(segment):
+        async def seal_later(segment) -> None:
             await self.is_open.wait()
             await seal(segment)
 
         return seal_later
 
-    async def begin(self, key, first_segment, segments):
+    async def begin(self, key, first_segment, segments) -> None:
         """Make a stream that has never been there, or the next one of the name if its segments continue."""
         scope, stream = key
         try:
@@ -104,7 +108,7 @@ class Stage:
 
 
 @pytest.mark.parametrize("client", ["rust", "java"])
-async def test_recorded_calls_about_scaled_streams_get_the_recorded_answer(client, wire):
+async def test_recorded_calls_about_scaled_streams_get_the_recorded_answer(client: str, wire: Wire) -> None:
     """Scales, their status, what follows a segment (also when transactions were rolled over), segments between cuts.
 
     Shows API-19, API-20, API-21 and H13 on requests as real clients send them.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,7 @@ from penstock.model.policies import Retention as Policy
 from support.controller_faults import BlockedSegments, ScriptedSegments
 from support.crash_script import AllBuckets
 from support.failing_requests import Failing
+from support.in_process_cluster import InProcessCluster
 from support.two_controllers import announced, until
 
 QUIET = ControllerSettings(
@@ -54,12 +56,12 @@ def retention_of(service):
 class House:
     """A controller with stream scope/a, its segments, and groups that subscribe to it."""
 
-    def __init__(self, cluster, service):
+    def __init__(self, cluster, service) -> None:
         self.cluster = cluster
         self.service = service
         self.groups = {}
 
-    async def write(self, lengths):
+    async def write(self, lengths) -> None:
         """Write to segments until they have these lengths."""
         for segment, length in lengths.items():
             name = segment_name("scope", "a", segment)
@@ -103,11 +105,11 @@ class House:
         retention = (await self.tables()).retention
         return [(await retention.cut_of(entry)).stream_cut async for page in retention.entries() for entry in page]
 
-    async def subscribe(self, name):
+    async def subscribe(self, name) -> None:
         config = ReaderGroupConfig((GroupCut("scope", "a"),), retention=GroupRetention.MANUAL)
         self.groups[name] = await self.service.reader_groups.create("scope", name, config)
 
-    async def publish(self, name, cut):
+    async def publish(self, name, cut) -> None:
         if name not in self.groups:
             await self.subscribe(name)
         group = self.groups[name]
@@ -115,7 +117,7 @@ class House:
 
 
 @pytest.fixture
-async def house(cluster):
+async def house(cluster: InProcessCluster) -> Callable[..., Awaitable[House]]:
     async def make(policy, *, settings=QUIET):
         service = await cluster.start(settings)
         await service.create_scope("scope")
@@ -125,7 +127,7 @@ async def house(cluster):
     return make
 
 
-async def test_the_effect_of_the_next_truncation_is_explained(house):
+async def test_the_effect_of_the_next_truncation_is_explained(house: Callable[..., Awaitable[House]]) -> None:
     """Every cycle of the tests below does what was explained right before; this covers the rest of an explanation."""
     one = await house(by_size(2, 25))
     await one.to(5, 5)
@@ -161,7 +163,7 @@ async def test_the_effect_of_the_next_truncation_is_explained(house):
     assert found.tail == CutPosition({0: 10, 1: 10}, 20)
 
 
-async def test_of_very_many_cuts_and_subscribers_some_are_explained(house):
+async def test_of_very_many_cuts_and_subscribers_some_are_explained(house: Callable[..., Awaitable[House]]) -> None:
     """The newest cuts, and the subscribers that hold the stream back most; the total counts are reported."""
     few = RetentionSettings(interval_s=60.0, cut_interval_s_min=0.0, explained_cuts_max=3, explained_subscribers_max=2)
     one = await house(by_size(1000), settings=ControllerSettings(retention=few))
@@ -177,7 +179,7 @@ async def test_of_very_many_cuts_and_subscribers_some_are_explained(house):
     assert (found.interval_ms, found.row) == (60_000, RetentionRow.SIZE_BELOW_MIN_WITHOUT_CUT)
 
 
-async def test_when_the_next_look_is(house):
+async def test_when_the_next_look_is(house: Callable[..., Awaitable[House]]) -> None:
     """The owner reports when the next cycle begins, by time not before a cut is due; other controllers do not know."""
     settings = ControllerSettings(retention=RetentionSettings(interval_s=1000.0, cut_interval_s_min=5000.0))
     one = await house(by_time(60 * MINUTE_MS), settings=settings)
@@ -196,7 +198,7 @@ async def test_when_the_next_look_is(house):
             await asyncio.sleep(0.01)
 
 
-async def test_a_stream_without_a_policy_is_explained_in_few_words(house):
+async def test_a_stream_without_a_policy_is_explained_in_few_words(house: Callable[..., Awaitable[House]]) -> None:
     """Where it begins, and ends. A stream that is not there is an error."""
     one = await house(None)
     await one.write({0: 3, 1: 4})
@@ -206,7 +208,7 @@ async def test_a_stream_without_a_policy_is_explained_in_few_words(house):
         await one.service.retention_explanations.of("scope", "b")
 
 
-async def test_a_cut_is_recorded_once_in_an_interval(house):
+async def test_a_cut_is_recorded_once_in_an_interval(house: Callable[..., Awaitable[House]]) -> None:
     """S-113: at the first look; none within the interval; one as soon as it is over."""
     one = await house(by_time(60 * MINUTE_MS), settings=ControllerSettings(retention=RetentionSettings(
         interval_s=1e9, cut_interval_s_min=1800.0
@@ -220,7 +222,9 @@ async def test_a_cut_is_recorded_once_in_an_interval(house):
     assert await one.cuts() == [{0: 1, 1: 1}, {0: 4, 1: 4}]
 
 
-async def test_by_time_a_stream_is_truncated_at_the_newest_cut_that_is_old_enough(house):
+async def test_by_time_a_stream_is_truncated_at_the_newest_cut_that_is_old_enough(
+    house: Callable[..., Awaitable[House]],
+) -> None:
     """S-114: nothing before; then there, and the cuts up to it are forgotten."""
     one = await house(by_time(60 * MINUTE_MS))
     assert await one.to(1, 1) == {}
@@ -232,7 +236,9 @@ async def test_by_time_a_stream_is_truncated_at_the_newest_cut_that_is_old_enoug
     assert await one.cuts() == []
 
 
-async def test_by_size_a_stream_is_truncated_at_the_newest_cut_that_keeps_enough(house):
+async def test_by_size_a_stream_is_truncated_at_the_newest_cut_that_keeps_enough(
+    house: Callable[..., Awaitable[House]],
+) -> None:
     """S-115: nothing below the limit; recorded sizes 19, 100 and 120 with a minimum of 100 lead to the first."""
     one = await house(by_size(100))
     assert await one.to(9, 10) == {}
@@ -241,7 +247,7 @@ async def test_by_size_a_stream_is_truncated_at_the_newest_cut_that_keeps_enough
     assert await one.cuts() == [{0: 50, 1: 50}, {0: 60, 1: 60}]
 
 
-async def test_by_size_over_epochs_and_after_a_manual_truncation(house):
+async def test_by_size_over_epochs_and_after_a_manual_truncation(house: Callable[..., Awaitable[House]]) -> None:
     """S-116: a cut of an old epoch is chosen; a choice behind the head is dropped, and the next look works."""
     one = await house(by_size(100))
     await one.to(60, 60)
@@ -259,7 +265,9 @@ async def test_by_size_over_epochs_and_after_a_manual_truncation(house):
     assert await one.look() == {left: 150, right: 20}
 
 
-async def test_a_truncation_in_progress_is_awaited(house, monkeypatch):
+async def test_a_truncation_in_progress_is_awaited(
+    house: Callable[..., Awaitable[House]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S-126: a cycle waits for a truncation that is under way; the head is the later of the two."""
     one = await house(by_size(100))
     await one.to(50, 50)
@@ -289,7 +297,7 @@ async def test_a_truncation_in_progress_is_awaited(house, monkeypatch):
     assert await one.head() == {0: 50, 1: 50}
 
 
-async def test_consumption_by_size_in_one_run(house):
+async def test_consumption_by_size_in_one_run(house: Callable[..., Awaitable[House]]) -> None:
     """S-118: the bound; nothing when all is read; minimum; maximum; the bound again where that gains nothing."""
     one = await house(by_size(2, 10))
     await one.publish("one", {0: 0, 1: 0})
@@ -312,7 +320,7 @@ async def test_consumption_by_size_in_one_run(house):
     assert await one.look() == {0: 21, 1: 19}
 
 
-async def test_consumption_by_time(house):
+async def test_consumption_by_time(house: Callable[..., Awaitable[House]]) -> None:
     """S-119: between the limits the bound; the minimum when that is read; past the maximum what is not too old."""
     one = await house(by_time(1, 10))
     await one.to(1, 1, 1)
@@ -338,7 +346,9 @@ async def test_consumption_by_time(house):
     assert await one.look(1) == {0: 21, 1: 22}
 
 
-async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_size(house):
+async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_size(
+    house: Callable[..., Awaitable[House]],
+) -> None:
     """S-120: the newest cut that no subscriber has yet to come to."""
     one = await house(by_size(2, 20))
     await one.publish("one", {0: 0, 1: 0})
@@ -350,7 +360,9 @@ async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_size(house)
     assert await one.look() == {0: 0, 1: 6}
 
 
-async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_time(house):
+async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_time(
+    house: Callable[..., Awaitable[House]],
+) -> None:
     """S-120: none at first, since there is no such cut; then the newest one."""
     one = await house(by_time(10, 1000))
     await one.to(2, 5)
@@ -360,7 +372,7 @@ async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_time(house)
     assert await one.look(10) == {0: 2, 1: 5}
 
 
-async def test_consumption_without_subscribers_is_the_plain_policy(house):
+async def test_consumption_without_subscribers_is_the_plain_policy(house: Callable[..., Awaitable[House]]) -> None:
     """S-121."""
     one = await house(by_size(2, 10))
     await one.to(1, 1)
@@ -371,7 +383,9 @@ async def test_consumption_without_subscribers_is_the_plain_policy(house):
     assert await one.look() == {0: 2, 1: 2}
 
 
-async def test_a_subscriber_that_has_published_nothing_holds_the_head_up_to_the_maximum(house):
+async def test_a_subscriber_that_has_published_nothing_holds_the_head_up_to_the_maximum(
+    house: Callable[..., Awaitable[House]],
+) -> None:
     """Pravega's does not: what it was registered for to read would be gone before it has begun."""
     one = await house(by_size(2, 20))
     await one.subscribe("silent")
@@ -382,7 +396,9 @@ async def test_a_subscriber_that_has_published_nothing_holds_the_head_up_to_the_
     assert await one.to(12, 12) == {0: 2, 1: 2}
 
 
-async def test_positions_published_after_the_truncation_have_no_effect_on_it(house):
+async def test_positions_published_after_the_truncation_have_no_effect_on_it(
+    house: Callable[..., Awaitable[House]],
+) -> None:
     """Of a subscriber that comes late with an old cut. The stream never begins earlier again."""
     one = await house(by_size(2, 6))
     await one.to(2, 2)
@@ -396,7 +412,7 @@ async def test_positions_published_after_the_truncation_have_no_effect_on_it(hou
     assert await one.look() == {0: 9, 1: 9}
 
 
-async def test_consumption_over_scales(house):
+async def test_consumption_over_scales(house: Callable[..., Awaitable[House]]) -> None:
     """S-123: subscribers in different epochs; the bound mixes them; the head moves forward alone."""
     one = await house(by_size(1, LIMIT_NONE))
     await one.to(10, 10)
@@ -412,7 +428,7 @@ async def test_consumption_over_scales(house):
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-async def test_a_stream_is_listed_while_it_has_a_policy(cluster, is_deleted):
+async def test_a_stream_is_listed_while_it_has_a_policy(cluster: InProcessCluster, is_deleted: bool) -> None:
     """S-083, S-127, S-129: with a policy, given at creation or later, it is inspected; without one it is left alone."""
     service = await cluster.start(QUIET)
     await service.create_scope("scope")
@@ -442,7 +458,9 @@ async def test_a_stream_is_listed_while_it_has_a_policy(cluster, is_deleted):
     assert await listed() == []
 
 
-async def test_a_policy_set_during_removal_from_the_list_keeps_the_stream_listed(cluster, monkeypatch):
+async def test_a_policy_set_during_removal_from_the_list_keeps_the_stream_listed(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The look has read that there is none; the entry that it takes back is another one by then."""
     service = await cluster.start(QUIET)
     await service.create_scope("scope")
@@ -450,7 +468,7 @@ async def test_a_policy_set_during_removal_from_the_list_keeps_the_stream_listed
     await service.update_stream("scope", "a", StreamConfig(Scaling.fixed(2)))
     remove = service._context.retained.remove
 
-    async def overtaken(listed):
+    async def overtaken(listed) -> None:
         await service.update_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=by_size(1)))
         await remove(listed)
 
@@ -460,7 +478,7 @@ async def test_a_policy_set_during_removal_from_the_list_keeps_the_stream_listed
     assert [each.stream async for each in service._context.retained.all()] == ["a"]
 
 
-async def test_a_cut_without_a_record_is_skipped(house):
+async def test_a_cut_without_a_record_is_skipped(house: Callable[..., Awaitable[House]]) -> None:
     """S-128: sizes are counted from an earlier one or from the head; forgetting cuts does not fail."""
     one = await house(by_size(10))
     await one.to(1, 1)
@@ -475,7 +493,7 @@ async def test_a_cut_without_a_record_is_skipped(house):
     assert await one.cuts() == [{0: 25, 1: 25}]
 
 
-async def test_no_stream_has_more_cuts_than_its_policy_needs(house):
+async def test_no_stream_has_more_cuts_than_its_policy_needs(house: Callable[..., Awaitable[House]]) -> None:
     """However often it is inspected: as many as are allowed in the minimum, and in the maximum."""
     settings = RetentionSettings(cuts_in_minimum=4, cuts_max=10, cut_interval_s_min=1.0, cut_interval_s_max=100.0)
     assert step_ms(by_time(40_000), settings) == 10_000
@@ -490,7 +508,9 @@ async def test_no_stream_has_more_cuts_than_its_policy_needs(house):
 
 
 @pytest.mark.parametrize("is_applied", [False, True], ids=["lost request", "lost reply"])
-async def test_a_look_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_applied):
+async def test_a_look_cut_short_at_any_step_is_made_good_by_the_next(
+    fresh: Callable[[], InProcessCluster], is_applied: bool
+) -> None:
     """Every request of a cycle that records, truncates and forgets fails in turn, with and without its effect.
 
     Another controller takes over: the head is the same as without a failure, and the cuts are those after it.
@@ -523,7 +543,7 @@ async def test_a_look_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_a
     raise AssertionError("a scan has no end")
 
 
-async def test_two_controllers_may_process_one_stream_concurrently(cluster):
+async def test_two_controllers_may_process_one_stream_concurrently(cluster: InProcessCluster) -> None:
     """As after a change of who is alive: one cut is recorded, and the stream is truncated once."""
     one = House(cluster, await cluster.start(QUIET))
     await one.service.create_scope("scope")
@@ -538,7 +558,7 @@ async def test_two_controllers_may_process_one_stream_concurrently(cluster):
     assert await one.cuts() == [{0: 40, 1: 40}]
 
 
-async def test_the_cycle_runs_by_itself(cluster):
+async def test_the_cycle_runs_by_itself(cluster: InProcessCluster) -> None:
     """As a controller does it that is left alone."""
     settings = ControllerSettings(retention=RetentionSettings(interval_s=0.01))
     one = House(cluster, await cluster.start(settings))
@@ -555,7 +575,7 @@ async def test_the_cycle_runs_by_itself(cluster):
             await asyncio.sleep(0.01)
 
 
-async def test_all_idle_streams_cost_one_request_in_total(house):
+async def test_all_idle_streams_cost_one_request_in_total(house: Callable[..., Awaitable[House]]) -> None:
     """Nothing is read of each of them; what gets something new, or another policy, is inspected."""
     one = await house(by_size(2))
     service = one.service
@@ -565,7 +585,7 @@ async def test_all_idle_streams_cost_one_request_in_total(house):
     looked = []
     look = retention._cycle._visit
 
-    async def noted(tables, listed, seen):
+    async def noted(tables, listed, seen) -> None:
         looked.append(listed.stream)
         await look(tables, listed, seen)
 
@@ -585,7 +605,9 @@ DAY_MS = 86_400_000
 
 
 @pytest.mark.parametrize("jump_ms", [1_000, DAY_MS, 730 * DAY_MS])
-async def test_by_size_truncation_continues_while_and_after_a_clock_was_ahead(house, jump_ms):
+async def test_by_size_truncation_continues_while_and_after_a_clock_was_ahead(
+    house: Callable[..., Awaitable[House]], jump_ms
+) -> None:
     """The times of cuts do not matter then, whatever the clock showed when the newest one was recorded."""
     one = await house(by_size(20))
     for step in range(1, 40):
@@ -598,7 +620,9 @@ async def test_by_size_truncation_continues_while_and_after_a_clock_was_ahead(ho
 
 @pytest.mark.parametrize("jump_ms", [10_000, DAY_MS, 730 * DAY_MS])
 @pytest.mark.parametrize("has_restart", [False, True], ids=["", "restarted"])
-async def test_by_time_truncation_continues_after_a_clock_was_ahead(house, jump_ms, has_restart):
+async def test_by_time_truncation_continues_after_a_clock_was_ahead(
+    house: Callable[..., Awaitable[House]], jump_ms, has_restart: bool
+) -> None:
     """What lies before cuts of the false time counts as written when the clock is right again, and is kept so long."""
     one = await house(by_time(1_000))
     length = 0
@@ -624,7 +648,9 @@ async def test_by_time_truncation_continues_after_a_clock_was_ahead(house, jump_
             assert kept <= 2 * 10 * 13, f"{kept} bytes are kept, {step} passes after the correction"
 
 
-async def test_by_time_two_controllers_whose_clocks_differ_by_hours_keep_truncating(house):
+async def test_by_time_two_controllers_whose_clocks_differ_by_hours_keep_truncating(
+    house: Callable[..., Awaitable[House]],
+) -> None:
     """Each look is made by another clock: neither stops the stream from being truncated."""
     one = await house(by_time(1_000))
     length, heads = 0, []
@@ -636,14 +662,16 @@ async def test_by_time_two_controllers_whose_clocks_differ_by_hours_keep_truncat
 
 
 @pytest.mark.parametrize("policy", [None, by_size(10**9), by_size(20)], ids=["none", "larger", "the same again"])
-async def test_a_policy_that_was_replaced_after_the_cut_was_chosen_truncates_nothing(house, policy):
+async def test_a_policy_that_was_replaced_after_the_cut_was_chosen_truncates_nothing(
+    house: Callable[..., Awaitable[House]], policy
+) -> None:
     """The update ends between the choice and the truncation: the policy in force decides."""
     one = await house(by_size(20))
     await one.to(100, 100)
     await one.write({0: 200, 1: 200})
     service, asked = one.service, []
 
-    async def truncate(scope, stream, cut, *version):
+    async def truncate(scope, stream, cut, *version) -> None:
         asked.append(cut)
         await service.update_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=policy))
         await service.truncate_stream(scope, stream, cut, *version)
@@ -664,7 +692,9 @@ async def test_a_policy_that_was_replaced_after_the_cut_was_chosen_truncates_not
         assert await one.head() == {0: 300, 1: 300}
 
 
-async def test_a_truncation_that_is_taken_over_is_not_made_for_a_policy_that_was_replaced(house, cluster):
+async def test_a_truncation_that_is_taken_over_is_not_made_for_a_policy_that_was_replaced(
+    house: Callable[..., Awaitable[House]], cluster: InProcessCluster
+) -> None:
     """Its controller ends between announcement and record; what was updated before the announcement counts."""
     one = await house(by_size(20))
     await one.to(100, 100)
@@ -681,7 +711,7 @@ async def test_a_truncation_that_is_taken_over_is_not_made_for_a_policy_that_was
         assert await one.head() == expected
 
 
-async def test_no_head_of_retention_divides_a_transaction(cluster):
+async def test_no_head_of_retention_divides_a_transaction(cluster: InProcessCluster) -> None:
     """Cycles run while transactions of both segments are merged one segment after the other, and held between them."""
     blocked = BlockedSegments(cluster.store, lambda name: name == "scope/a/1.#epoch.0", call_name="merge_segments")
     service = cluster.build(QUIET, segments=blocked)
@@ -710,7 +740,9 @@ async def test_no_head_of_retention_divides_a_transaction(cluster):
 
 
 @pytest.mark.parametrize("is_hanging", [True, False], ids=["hanging", "offline"])
-async def test_streams_of_an_offline_container_delay_no_other_stream(cluster, is_hanging):
+async def test_streams_of_an_offline_container_delay_no_other_stream(
+    cluster: InProcessCluster, is_hanging: bool
+) -> None:
     """Many more of them than are inspected at once: a healthy stream is truncated in time."""
     settings = ControllerSettings(
         retry_delay_ms_first=10_000,
@@ -754,13 +786,15 @@ async def test_streams_of_an_offline_container_delay_no_other_stream(cluster, is
     assert not cycle._known["scope", "a"].problem
 
 
-async def test_failed_streams_are_processed_again(house, monkeypatch):
+async def test_failed_streams_are_processed_again(
+    house: Callable[..., Awaitable[House]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lane of failing streams empties once they can be inspected."""
     one = await house(by_size(20))
     retention = retention_of(one.service)
     infos = one.cluster.store.segment_infos
 
-    async def refuse(segments):
+    async def refuse(segments) -> None:
         raise ContainerOfflineError(0, "its log is away")
 
     monkeypatch.setattr(one.cluster.store, "segment_infos", refuse)

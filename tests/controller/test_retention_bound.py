@@ -82,7 +82,7 @@ def place(cut, epochs, key):
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.data())
-def test_the_bound_is_the_slowest_position_per_key_and_a_valid_cut(epochs, data):
+def test_the_bound_is_the_slowest_position_per_key_and_a_valid_cut(epochs, data) -> None:
     """Over random splits and merges, with subscribers that have read more or less of each segment."""
     cuts = [readers(data.draw, epochs) for _ in range(data.draw(st.integers(1, 4)))]
     cuts = [cut for cut in cuts if cut and is_valid_cut(cut, epochs)]
@@ -96,7 +96,7 @@ def test_the_bound_is_the_slowest_position_per_key_and_a_valid_cut(epochs, data)
 
 @settings(max_examples=200, deadline=None)
 @given(histories(), st.integers(1, 5), st.data())
-def test_the_bound_of_many_subscribers_in_few_segments_is_that_of_each(epochs, at_once_count, data):
+def test_the_bound_of_many_subscribers_in_few_segments_is_that_of_each(epochs, at_once_count, data) -> None:
     """As most are: in the same segments, apart in their offsets, in any order; so many are compared at once."""
     cuts = []
     for _ in range(data.draw(st.integers(1, 3))):
@@ -119,7 +119,7 @@ def test_the_bound_of_many_subscribers_in_few_segments_is_that_of_each(epochs, a
         assert place(bound, epochs, key) == min(place(cut, epochs, key) for cut in cuts)
 
 
-def test_the_offsets_of_very_many_segments_are_compared_page_by_page():
+def test_the_offsets_of_very_many_segments_are_compared_page_by_page() -> None:
     """More segments than one step deals with, more cuts than are compared at once."""
     count = STEP_ITEMS * 2 + 7
     cuts = [{segment: (segment * 31 + number * 17) % 1000 for segment in range(count)} for number in range(120)]
@@ -132,7 +132,7 @@ def test_the_offsets_of_very_many_segments_are_compared_page_by_page():
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.data())
-def test_the_order_of_two_cuts_is_that_of_their_keys(epochs, data):
+def test_the_order_of_two_cuts_is_that_of_their_keys(epochs, data) -> None:
     """A future segment counts on the keys that no other one has, and as one of which nothing is read."""
     one, two = (readers(data.draw, epochs) for _ in range(2))
     if not (one and two and is_valid_cut(one, epochs) and is_valid_cut(two, epochs)):
@@ -160,7 +160,7 @@ def bound_of(epochs, *cuts):
     return at_once(lowest(position_of(at_once(merged_cuts(cuts)), epochs)))
 
 
-def test_the_bound_of_cuts_with_future_segments():
+def test_the_bound_of_cuts_with_future_segments() -> None:
     """S-124: s0 splits in two; the right one, s1 and s2 merge into s5; the left one and s5 merge into s6."""
     epochs, (s0, s1, s2, _, _, s5, _) = history_of(
         (0.0, 0.25, 0.5, 1.0), (0.0, 0.125, 0.25, 0.5, 1.0), (0.0, 0.125, 1.0), (0.0, 1.0)
@@ -170,7 +170,7 @@ def test_the_bound_of_cuts_with_future_segments():
     assert bound_of(epochs, *two, {s0: 1, s1: 1, s2: 1}) == {s0: 1, s1: 1, s2: 1}
 
 
-def test_the_bound_without_limits_reaches_back_to_the_first_segments():
+def test_the_bound_without_limits_reaches_back_to_the_first_segments() -> None:
     """S-122: pairs of segments, each shifted against the one before, up to s10; what comes later hides nothing."""
     shifted = ((0.0, 0.5, 1.0), (0.0, 0.25, 1.0)) * 2 + ((0.0, 0.5, 1.0), (0.0, 1.0))
     epochs, ids = history_of(*shifted)
@@ -182,7 +182,7 @@ def test_the_bound_without_limits_reaches_back_to_the_first_segments():
     assert is_valid_cut(bound, epochs)
 
 
-def test_the_choice_by_size_keeps_the_minimum_and_no_more_than_the_maximum():
+def test_the_choice_by_size_keeps_the_minimum_and_no_more_than_the_maximum() -> None:
     """Every row of the table, with the numbers that lie next to the limits."""
 
     def row(retained, order=CutOrder.EQUAL_OR_AFTER, most=10, gain=0):
@@ -197,7 +197,7 @@ def test_the_choice_by_size_keeps_the_minimum_and_no_more_than_the_maximum():
     assert row(1 << 60, most=None) is RetentionRow.SIZE_BETWEEN
 
 
-def test_the_choice_by_time_keeps_the_minimum_and_nothing_older_than_the_maximum():
+def test_the_choice_by_time_keeps_the_minimum_and_nothing_older_than_the_maximum() -> None:
     """Every row of the table."""
     behind = CutOrder.EQUAL_OR_AFTER
     assert choose_by_time(None, CutOrder.BEFORE) is RetentionRow.TIME_WITHOUT_CUT
@@ -208,7 +208,7 @@ def test_the_choice_by_time_keeps_the_minimum_and_nothing_older_than_the_maximum
     assert choose_by_time(behind, CutOrder.OVERLAPPING) is RetentionRow.TIME_MAX_OVERLAPPING
 
 
-def test_each_row_leads_to_a_choice():
+def test_each_row_leads_to_a_choice() -> None:
     """As the tables of the page have it; and no two rows are one, which equal values would make them."""
     choices = {row.name: row.choice for row in RetentionRow}
     assert choices == {

@@ -39,7 +39,7 @@ FIVE = epoch_of(0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 RATE = Scaling.by_event_rate(100)
 
 
-def test_a_hot_segment_is_split_into_equal_parts():
+def test_a_hot_segment_is_split_into_equal_parts() -> None:
     """S-052: two splits, one more segment than before."""
     assert decide(ONE, RATE, {0: 2}) == ScaleOrder(3, (0,), ((0.0, 0.5), (0.5, 1.0)))
 
@@ -47,14 +47,14 @@ def test_a_hot_segment_is_split_into_equal_parts():
 @pytest.mark.parametrize(
     ("factor", "splits", "count"), [(2, 2, 2), (2, 9, 2), (4, 3, 3), (4, 9, 4), (1, 5, 2), (3, 1, 2)]
 )
-def test_the_policys_factor_bounds_the_parts(factor, splits, count):
+def test_the_policys_factor_bounds_the_parts(factor: int, splits: int, count: int) -> None:
     """min(max(2, splits), max(2, factor)); Pravega's clients may send a factor of 1."""
     policy = Scaling(RATE.kind, 100, factor, 1)
     order = decide(ONE, policy, {0: splits})
     assert len(order.ranges) == count
 
 
-def test_the_last_part_ends_where_the_segment_did():
+def test_the_last_part_ends_where_the_segment_did() -> None:
     """Sums of thirds miss the end; clients refuse a map whose highest bound is below 1."""
     order = decide(epoch_of(0.0, 0.7, 1.0), Scaling.by_event_rate(1, factor=3), {0: 3, 1: 3})
     assert order.to_seal == (0, 1)
@@ -62,14 +62,14 @@ def test_the_last_part_ends_where_the_segment_did():
     assert order.ranges[-1][1] == 1.0
 
 
-def test_all_hot_segments_are_split_in_one_epoch_and_nothing_is_merged_beside_them():
+def test_all_hot_segments_are_split_in_one_epoch_and_nothing_is_merged_beside_them() -> None:
     """Merges are decided again later, with the loads of that time."""
     order = decide(FOUR, RATE, {1: 2, 3: 2}, cold={0})
     assert order.to_seal == (1, 3)
     assert len(order.ranges) == 4
 
 
-def test_the_hottest_are_split_when_there_is_room_for_some():
+def test_the_hottest_are_split_when_there_is_room_for_some() -> None:
     """A stream has a most number of segments; without room for one more, what is cold is still merged."""
     assert decide(FOUR, RATE, {1: 2, 3: 7}, count_max=5).to_seal == (3,)
     wide = Scaling.by_event_rate(100, factor=8)
@@ -78,21 +78,21 @@ def test_the_hottest_are_split_when_there_is_room_for_some():
     assert decide(FOUR, RATE, {1: 2}, cold={2, 3}, count_max=4).to_seal == (2, 3)
 
 
-def test_a_segment_that_is_too_narrow_is_not_split():
+def test_a_segment_that_is_too_narrow_is_not_split() -> None:
     """There is no double between its bounds."""
     narrow = epoch_of(0.0, 0.5, 0.5 + 2**-53, 1.0)
     assert decide(narrow, RATE, {1: 2}) is None
     assert decide(narrow, RATE, {1: 2, 0: 2}).to_seal == (0,)
 
 
-def test_a_cold_segment_alone_is_not_merged_and_two_neighbours_are():
+def test_a_cold_segment_alone_is_not_merged_and_two_neighbours_are() -> None:
     """S-053."""
     assert decide(FOUR, RATE, cold={1}) is None
     assert decide(FOUR, RATE, cold={1, 3}) is None
     assert decide(FOUR, RATE, cold={1, 2}) == ScaleOrder(3, (1, 2), ((0.25, 0.75),))
 
 
-def test_a_stream_keeps_the_least_number_of_segments():
+def test_a_stream_keeps_the_least_number_of_segments() -> None:
     """S-054: five, four at least, all cold: two are merged, those lowest by key; then none."""
     policy = Scaling.by_event_rate(100, min_segments=4)
     assert decide(FIVE, policy, cold=range(5)) == ScaleOrder(3, (0, 1), ((0.0, 0.4),))
@@ -112,7 +112,7 @@ def test_a_stream_keeps_the_least_number_of_segments():
         (7, [(0, 1, 2), (3, 4), (5, 6)]),
     ],
 )
-def test_a_cold_segment_is_merged_with_both_neighbours_at_most(count, sealed):
+def test_a_cold_segment_is_merged_with_both_neighbours_at_most(count: int, sealed) -> None:
     """All segments of a stream are cold: done at once instead of one after the other, with no segment left single."""
     current = epoch_of(*(index / count for index in range(count)), 1.0)
     order = decide(current, RATE, cold=range(count))
@@ -120,14 +120,14 @@ def test_a_cold_segment_is_merged_with_both_neighbours_at_most(count, sealed):
     assert len(order.ranges) == len(sealed)
 
 
-def test_fixed_streams_and_segments_that_are_not_current_are_left_alone():
+def test_fixed_streams_and_segments_that_are_not_current_are_left_alone() -> None:
     """S-055, S-056: a policy that became fixed meanwhile; advice for a segment that is sealed by now."""
     assert decide(FOUR, Scaling.fixed(1), {0: 2}, cold=range(4)) is None
     assert not can_merge(FOUR, Scaling.fixed(1))
     assert decide(FOUR, RATE, {99: 5}, cold={77, 78}) is None
 
 
-def test_unknown_neighbours_are_queried():
+def test_unknown_neighbours_are_queried() -> None:
     """The segments beside a cold one; those of the ends have one."""
     assert neighbours(FOUR, {1}) == [0, 2]
     assert neighbours(FOUR, {0, 3}) == [1, 2]
@@ -138,7 +138,7 @@ def test_unknown_neighbours_are_queried():
 
 
 @given(data=st.data())
-def test_every_ordered_scale_is_valid(data):
+def test_every_ordered_scale_is_valid(data) -> None:
     """For all hot and cold segments the order fits the epoch, keeps the bounds of the policy, and tiles the keys."""
     count = data.draw(st.integers(1, 12))
     bounds = data.draw(st.sets(st.floats(0.001, 0.999), min_size=count - 1, max_size=count - 1))
@@ -158,7 +158,7 @@ def test_every_ordered_scale_is_valid(data):
     assert set(order.to_seal) <= set(hot) or set(order.to_seal) <= cold
 
 
-def test_a_look_at_heat_mutes_all_and_one_at_coldness_that_alone():
+def test_a_look_at_heat_mutes_all_and_one_at_coldness_that_alone() -> None:
     """S-252: a second split is suppressed, a merge behind a split too; a split behind a merge is not."""
     up, down = ScaleDirection.UP, ScaleDirection.DOWN
     mutes = AdviceCooldown(600.0, 10)
@@ -172,7 +172,7 @@ def test_a_look_at_heat_mutes_all_and_one_at_coldness_that_alone():
     assert mutes.is_muted("hot", up, 20.0)
 
 
-def test_mutes_end_and_are_bounded():
+def test_mutes_end_and_are_bounded() -> None:
     """Those muted first go first."""
     mutes = AdviceCooldown(600.0, 2)
     for number in range(3):

@@ -56,7 +56,7 @@ THREE = epoch_of(0.0, 0.25, 0.5, 1.0)
         ([1, 2], [(0.25, 0.4), (0.4, 1.0)]),
     ],
 )
-def test_scales_that_cover_the_sealed_range_are_accepted(to_seal, ranges):
+def test_scales_that_cover_the_sealed_range_are_accepted(to_seal: list[int], ranges: list[tuple[float, float]]) -> None:
     """S-036: splits, merges, several of them, shifted bounds; the order of the request does not matter."""
     planned = plan(THREE, to_seal, ranges)
     assert planned.to_seal == tuple(sorted(to_seal))
@@ -83,26 +83,26 @@ def test_scales_that_cover_the_sealed_range_are_accepted(to_seal, ranges):
         ([0], [(float("nan"), 0.25)]),
     ],
 )
-def test_orders_that_do_not_are_refused(to_seal, ranges):
+def test_orders_that_do_not_are_refused(to_seal, ranges) -> None:
     """S-037: nothing, gaps, overlaps, keys outside, sealed segments that do not touch behind ranges that do."""
     with pytest.raises(InvalidArgumentError):
         plan(THREE, to_seal, ranges)
 
 
-def test_segments_of_another_epoch_are_refused():
+def test_segments_of_another_epoch_are_refused() -> None:
     """S-038: an id that is not of the current epoch."""
     with pytest.raises(ScalePreconditionError, match=r"\[7\] are not of epoch 0"):
         plan(THREE, [0, 7], [(0.0, 0.25)])
 
 
-def test_the_policy_bounds_a_merge_from_below():
+def test_the_policy_bounds_a_merge_from_below() -> None:
     """S-051: fewer than the policy's least are refused, exactly that many are not."""
     with pytest.raises(ScalePreconditionError):
         plan(THREE, [0, 1], [(0.0, 0.5)], least=3)
     assert plan(THREE, [0, 1], [(0.0, 0.5)], least=2)
 
 
-def test_bounds_are_kept_to_the_last_bit():
+def test_bounds_are_kept_to_the_last_bit() -> None:
     """S-045, S-046: what is split is joined again without a gap, and neighbours that touch do not overlap."""
     low, middle, high = 0.17067106781186547, 0.43971530781186545, 0.7085355339059327
     current = epoch_of(0.0, low, high, 1.0)
@@ -113,7 +113,7 @@ def test_bounds_are_kept_to_the_last_bit():
     assert [segment.number for segment in joined.segments] == [0, 5, 2]
 
 
-def test_splits_and_merges_are_counted():
+def test_splits_and_merges_are_counted() -> None:
     """S-030: 1 -> 3 is a split, 2 -> 1 a merge, a shifted bound is both; counts continue from epoch to epoch."""
     split = epoch_after(THREE, plan(THREE, [0], [(0.0, 0.1), (0.1, 0.2), (0.2, 0.25)]))
     assert (split.splits, split.merges) == (1, 0)
@@ -123,12 +123,12 @@ def test_splits_and_merges_are_counted():
     assert (shifted.splits, shifted.merges) == (1, 1)
 
 
-def test_epoch_times_increase_under_any_clock():
+def test_epoch_times_increase_under_any_clock() -> None:
     """An epoch is later than the one before it, also when the clock went back."""
     assert plan(THREE, [0], [(0.0, 0.25)], now_ms=5).started_ms == 1001
 
 
-def test_a_large_change_is_left_out_of_the_history():
+def test_a_large_change_is_left_out_of_the_history() -> None:
     """The history has a bound for what one epoch adds to it."""
     small = epoch_after(THREE, plan(THREE, [0], [(0.0, 0.25)]))
     entry = history_entry(small, THREE)
@@ -139,7 +139,7 @@ def test_a_large_change_is_left_out_of_the_history():
     assert (entry.sealed, entry.created) == ((), ())
 
 
-def test_an_order_moves_to_the_duplicate_of_its_epoch():
+def test_an_order_moves_to_the_duplicate_of_its_epoch() -> None:
     """S-048: the same numbers in a later epoch have other ids, and those are meant."""
     later = duplicate_of(THREE, 2, 3000, THREE)
     order = ScaleOrder(0, (1, 2), ((0.25, 1.0),))
@@ -160,14 +160,14 @@ def test_an_order_moves_to_the_duplicate_of_its_epoch():
         (Scaling.by_event_rate(10, min_segments=1), False),
     ],
 )
-def test_a_policy_requests_a_number_of_segments(policy, is_wanted):
+def test_a_policy_requests_a_number_of_segments(policy, is_wanted: bool) -> None:
     """S-079, S-080, S-081: a fixed number exactly, any other policy for its least."""
     assert is_due(policy, THREE) is is_wanted
 
 
 @settings(deadline=None)
 @given(st.data())
-def test_any_history_of_scales_tiles_the_keys_and_numbers_segments_upwards(data):
+def test_any_history_of_scales_tiles_the_keys_and_numbers_segments_upwards(data) -> None:
     """R2, R3, R6, R8: after each of many random scales."""
     current = epoch_of(0.0, 0.5, 1.0)
     highest = 1

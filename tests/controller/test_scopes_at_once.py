@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -10,6 +11,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import MetadataConflictError, NoSuchScopeError, OutcomeUnknownError, ScopeExistsError
 from penstock.model.policies import Scaling, StreamConfig
 from support.failing_segments import WRITES, OneByOne
+from support.in_process_cluster import InProcessCluster
 
 SETTINGS = ControllerSettings(
     attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2, peer_poll_ms=1, conflict_delay_ms_first=1
@@ -20,13 +22,13 @@ CONFIG = StreamConfig(Scaling.fixed(1))
 class Interrupted(OneByOne):
     """Passes calls on to a store; before (or, with `is_behind`, after) call number `at` it runs `meanwhile`."""
 
-    def __init__(self, store):
+    def __init__(self, store) -> None:
         self.store = store
         self.at = self.count = 0
         self.is_behind = False
         self.loses_reply = False
 
-    def arm(self, at, meanwhile):
+    def arm(self, at, meanwhile) -> None:
         self.at, self.count, self.meanwhile = at, 0, meanwhile
 
     def __getattr__(self, name):
@@ -77,7 +79,7 @@ def outcomes(is_there, calls):
     return answers, is_there
 
 
-async def check_consistent(cluster, service, is_there):
+async def check_consistent(cluster, service, is_there) -> None:
     """A scope is complete and takes streams, or nothing of it is left."""
     assert await service.scope_exists("raced") is is_there
     tables = [name for name in cluster.store.tables if "/raced/" in name]
@@ -94,8 +96,8 @@ async def check_consistent(cluster, service, is_there):
 @pytest.mark.parametrize("second", [(create,), (delete,), (create, delete), (delete, create)])
 @pytest.mark.parametrize("first", [create, delete])
 async def test_creations_and_deletions_of_a_scope_at_two_controllers_are_as_one_after_the_other(
-    fresh, is_there, first, second
-):
+    fresh: Callable[[], InProcessCluster], is_there: bool, first, second
+) -> None:
     """Between any two requests of one controller the other one makes all of its own."""
     for at in range(1, 40):
         cluster = fresh()
@@ -108,7 +110,7 @@ async def test_creations_and_deletions_of_a_scope_at_two_controllers_are_as_one_
             await service.create_scope("raced")
         answers = []
 
-        async def meanwhile(other=other, answers=answers):
+        async def meanwhile(other=other, answers=answers) -> None:
             for call in second:
                 answers.append(await call(other))
 
@@ -129,7 +131,7 @@ async def test_creations_and_deletions_of_a_scope_at_two_controllers_are_as_one_
     assert at > 1
 
 
-async def test_a_creation_with_lost_replies_is_completed_by_the_next_one(fresh):
+async def test_a_creation_with_lost_replies_is_completed_by_the_next_one(fresh: Callable[[], InProcessCluster]) -> None:
     """Each write in turn: the creation reports success or an open outcome, and asked again the scope is there."""
     for at in range(1, 40):
         cluster = fresh()
@@ -138,7 +140,7 @@ async def test_a_creation_with_lost_replies_is_completed_by_the_next_one(fresh):
         await service.start()
         interrupted.loses_reply = True
 
-        async def nothing():
+        async def nothing() -> None:
             return
 
         interrupted.arm(at, nothing)
@@ -153,7 +155,7 @@ async def test_a_creation_with_lost_replies_is_completed_by_the_next_one(fresh):
     assert at > 3
 
 
-async def test_many_creations_of_a_scope_at_two_controllers_make_one(cluster):
+async def test_many_creations_of_a_scope_at_two_controllers_make_one(cluster: InProcessCluster) -> None:
     """One caller succeeds, the others get that the scope exists."""
     services = [await cluster.start(SETTINGS) for _ in range(2)]
     answers = await asyncio.gather(*(create(service) for service in services * 5))

@@ -27,12 +27,12 @@ ATTRIBUTE = bytes(16)
 
 
 @pytest.fixture
-def store():
+def store() -> ScriptedSegments:
     return ScriptedSegments(MemorySegments())
 
 
 @pytest.fixture
-def requests(store):
+def requests(store: ScriptedSegments) -> SegmentRequests:
     return SegmentRequests(store, SETTINGS, 4)
 
 
@@ -56,7 +56,7 @@ def calls(requests):
 
 
 @pytest.fixture
-async def filled(store):
+async def filled(store: ScriptedSegments) -> MemorySegments:
     """Segments A and B with ten bytes each."""
     for name in (A, B):
         await store.store.create_segment(name)
@@ -64,7 +64,7 @@ async def filled(store):
     return store.store
 
 
-async def test_repeating_a_completed_request_is_no_error(requests, filled):
+async def test_repeating_a_completed_request_is_no_error(requests: SegmentRequests, filled: MemorySegments) -> None:
     """S-243: created, sealed, truncated, merged, deleted twice; deleted and truncated where there is nothing."""
     for call in calls(requests).values():
         await call()
@@ -79,7 +79,7 @@ async def test_repeating_a_completed_request_is_no_error(requests, filled):
     await requests.delete_all([MISSING])
 
 
-async def test_requests_have_the_specified_effect(requests, filled):
+async def test_requests_have_the_specified_effect(requests: SegmentRequests, filled: MemorySegments) -> None:
     """S-243: what each leaves of the segment, and what it answers."""
     source = f"{A}#transaction.{'0' * 32}"
     await requests.create(source, Scaling.fixed(1), 0)
@@ -104,7 +104,9 @@ async def test_requests_have_the_specified_effect(requests, filled):
     assert list(filled.segments) == [B]
 
 
-async def test_a_segment_that_must_be_there_and_is_not_is_reported(requests, filled):
+async def test_a_segment_that_must_be_there_and_is_not_is_reported(
+    requests: SegmentRequests, filled: MemorySegments
+) -> None:
     """S-243: sealing, asking, merging into it, its attributes and its policy."""
     for call in (
         requests.seal(MISSING),
@@ -133,7 +135,7 @@ FAULTS = {
 class FailingOnA:
     """A rule for `ScriptedSegments`: requests about segment A fail with `error`, `count` times."""
 
-    def __init__(self, error, count):
+    def __init__(self, error, count) -> None:
         self.error = error
         self.count = count
         self.attempts = 0
@@ -147,7 +149,9 @@ class FailingOnA:
 
 @pytest.mark.parametrize("name", calls(None))
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_only_transient_errors_are_retried(store, requests, filled, name, fault):
+async def test_only_transient_errors_are_retried(
+    store: ScriptedSegments, requests: SegmentRequests, filled: MemorySegments, name, fault
+) -> None:
     """S-243: a wrong host, a time-out and a lost connection are retried; a refused token is raised at once."""
     error, is_tried_again = FAULTS[fault]
     store.rule = rule = FailingOnA(error, 2)
@@ -162,7 +166,9 @@ async def test_only_transient_errors_are_retried(store, requests, filled, name, 
 
 
 @pytest.mark.parametrize("name", calls(None))
-async def test_attempts_have_an_end(store, requests, filled, name):
+async def test_attempts_have_an_end(
+    store: ScriptedSegments, requests: SegmentRequests, filled: MemorySegments, name
+) -> None:
     """S-243: a host that stays the wrong one is reported after the last of `attempts_max` attempts."""
     error, _ = FAULTS["wrong host"]
     store.rule = rule = FailingOnA(error, 1000)

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 
 import pytest
 
 from penstock.controller.metadata.records import StreamState, TransactionStatus
+from penstock.controller.service import ControllerService
 from penstock.model.errors import ContainerOfflineError, ControllerUnavailableError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
-from support.controller_faults import ScriptedSegments
+from support.controller_faults import BlockedSegments, ScriptedSegments
+from support.in_process_cluster import InProcessCluster
 from support.two_controllers import SETTINGS, announced, start_pair, tables_of, until
 
 
 @pytest.fixture
-async def pair(cluster):
+async def pair(
+    cluster: InProcessCluster,
+) -> AsyncIterator[tuple[ControllerService, ControllerService, BlockedSegments]]:
     """Two controllers that are alive, the first over a store that a test can hold up; and a stream of two segments."""
     first, second, held = await start_pair(cluster)
     yield first, second, held
@@ -35,7 +40,9 @@ async def begin(cluster, service, stream, data):
     return transaction
 
 
-async def test_a_stop_fails_calls_and_keeps_begun_and_decided_work(pair, cluster):
+async def test_a_stop_fails_calls_and_keeps_begun_and_decided_work(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster
+) -> None:
     """S-198: one change is under way, others and a commit wait for it. The other controller resumes the recorded work.
 
     The calls fail because of the stop. Changes that only waited are not done.
@@ -67,7 +74,11 @@ async def test_a_stop_fails_calls_and_keeps_begun_and_decided_work(pair, cluster
     assert announced(cluster) == []
 
 
-async def test_work_that_ended_out_of_order_is_not_repeated(pair, cluster, monkeypatch):
+async def test_work_that_ended_out_of_order_is_not_repeated(
+    pair: tuple[ControllerService, ControllerService, BlockedSegments],
+    cluster: InProcessCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """S-199: of three begun in order the second one has ended; the other controller does only the remaining two."""
     first, second, held = pair
     for stream in "abc":
@@ -75,7 +86,7 @@ async def test_work_that_ended_out_of_order_is_not_repeated(pair, cluster, monke
     sealed = []
     seal = cluster.store.seal_segment
 
-    async def seal_segment(segment):
+    async def seal_segment(segment) -> None:
         sealed.append(segment)
         await seal(segment)
 
@@ -107,7 +118,7 @@ async def tagged(service, tag):
     return sorted(found)
 
 
-async def test_requests_that_fail_again_and_again_leave_the_order_of_each_stream(cluster):
+async def test_requests_that_fail_again_and_again_leave_the_order_of_each_stream(cluster: InProcessCluster) -> None:
     """S-212: changes and commits of four streams at once; of the requests to segments many fail, at any place."""
     segments = ScriptedSegments(cluster.store)
     service = cluster.build(SETTINGS, segments=segments)
@@ -125,7 +136,7 @@ async def test_requests_that_fail_again_and_again_leave_the_order_of_each_stream
 
     segments.rule = rule
 
-    async def use(stream):
+    async def use(stream) -> None:
         for number in range(8):
             transaction = await begin(cluster, service, stream, f"{number}.".encode())
             await service.transactions.commit("scope", stream, transaction, writer_id="w", timestamp=number)

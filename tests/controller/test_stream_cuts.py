@@ -63,7 +63,7 @@ HISTORY = [BOTH, ONE, TWO]
         ({0: -2, 1: 5}, False),
     ],
 )
-def test_only_a_cut_that_readers_can_have_come_to_is_valid(cut, is_valid):
+def test_only_a_cut_that_readers_can_have_come_to_is_valid(cut, is_valid: bool) -> None:
     """S-099 among others."""
     ids = by_number(HISTORY)
     assert is_valid_cut({ids[number]: offset for number, offset in cut.items()}, HISTORY) is is_valid
@@ -95,7 +95,9 @@ SPLITS = [BOTH, LOWER, UPPER]
         (SPLITS, {2: 0, 3: 0, 4: 0, 5: 0}, {2: 1, 3: 0, 1: 7}, "mixed"),
     ],
 )
-def test_two_cuts_are_equal_or_one_is_ahead_or_neither(history, first, second, relation):
+def test_two_cuts_are_equal_or_one_is_ahead_or_neither(
+    history, first: dict[int, int], second: dict[int, int], relation: str
+) -> None:
     """S-105: told by asking in both directions, and the other way round for "behind"."""
     ids = by_number(history)
     positions = [
@@ -152,7 +154,7 @@ def reachable_positions(epochs):
 
 @settings(deadline=None, max_examples=60)
 @given(histories())
-def test_validity_equals_that_of_a_search_over_all_orders(epochs):
+def test_validity_equals_that_of_a_search_over_all_orders(epochs) -> None:
     """Every position that readers can come to is valid; of the sets of segments that tile the keys, no other is."""
     reached = set()
     for reading, half in reachable_positions(epochs):
@@ -175,7 +177,7 @@ def test_validity_equals_that_of_a_search_over_all_orders(epochs):
 
 @settings(deadline=None, max_examples=60)
 @given(histories(), st.data())
-def test_between_two_positions_lie_all_segments_on_the_way(epochs, data):
+def test_between_two_positions_lie_all_segments_on_the_way(epochs, data) -> None:
     """From an earlier position to a later one: what was read in between, and both positions' own segments."""
     positions = [reading for reading, half in reachable_positions(epochs) if not half]
     before = predecessors_of(epochs)

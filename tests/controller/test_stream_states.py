@@ -26,7 +26,7 @@ LEGAL = {
 
 
 @pytest.fixture
-async def tables():
+async def tables() -> StreamTables:
     """A stream without records."""
     made = StreamTables(RecordStore(MemoryMetadataStore()), "scope", "stream", "id")
     await made.create_tables()
@@ -35,7 +35,7 @@ async def tables():
 
 @pytest.mark.parametrize("before", StreamState)
 @pytest.mark.parametrize("after", StreamState)
-async def test_only_permitted_state_transitions_are_made(tables, before, after):
+async def test_only_permitted_state_transitions_are_made(tables: StreamTables, before, after) -> None:
     """S-256: each of all pairs; a refused one leaves the state and its version alone, any state is written again."""
     assert {state.value for state in StreamState} == set(LEGAL)
     version = await tables.records.put(tables.metadata, layout.STATE, StateRecord(before))
@@ -54,7 +54,7 @@ async def test_only_permitted_state_transitions_are_made(tables, before, after):
         assert await tables.state() == read
 
 
-async def test_a_stream_without_a_state_is_completed_by_creation(tables):
+async def test_a_stream_without_a_state_is_completed_by_creation(tables: StreamTables) -> None:
     """S-256: nothing else comes out of nothing, and that only once."""
     for state in StreamState:
         with pytest.raises(NoSuchStreamError):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
 import grpc.aio
 import pytest
 
 from penstock.controller.metadata.records import AbortReason, TransactionStatus
 from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.transactions.descriptions import TransactionDescription
 from penstock.model.errors import InvalidArgumentError, NoSuchStreamError
@@ -14,6 +18,10 @@ from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
+from support.in_process_cluster import InProcessCluster
+
+if TYPE_CHECKING:
+    from controller.conftest import Wire
 
 INFO = pb.StreamInfo(scope="scope", stream="stream")
 OPEN, COMMITTING, COMMITTED = TransactionStatus.OPEN, TransactionStatus.COMMITTING, TransactionStatus.COMMITTED
@@ -21,7 +29,7 @@ ABORTING, ABORTED = TransactionStatus.ABORTING, TransactionStatus.ABORTED
 
 
 @pytest.fixture
-async def started(cluster):
+async def started(cluster: InProcessCluster) -> ControllerService:
     """A controller with a stream, and short pages."""
     service = await cluster.start(ControllerSettings(page_entries_max=3))
     await service.create_scope("scope")
@@ -50,7 +58,9 @@ async def listed(service):
         token = page.token
 
 
-async def test_status_of_a_transaction_in_each_state(cluster, started, monkeypatch):
+async def test_status_of_a_transaction_in_each_state(
+    cluster: InProcessCluster, started: ControllerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ages and remaining leases are by the controller's clock; after the end, the time of the end is reported."""
     transaction = await begin(started, 20_000)
     cluster.clock_ms += 5_000
@@ -86,7 +96,7 @@ async def test_status_of_a_transaction_in_each_state(cluster, started, monkeypat
         await started.transactions.descriptions.one("scope", "none", never)
 
 
-async def test_why_a_transaction_was_aborted_is_kept_after_its_end(cluster):
+async def test_why_a_transaction_was_aborted_is_kept_after_its_end(cluster: InProcessCluster) -> None:
     """By request, at the end of its lease, with its stream; another controller tells it, too."""
     service = await cluster.start(ControllerSettings(lease_ms_min=1, lease_slack_ms=0))
     await service.create_scope("scope")
@@ -108,7 +118,9 @@ async def test_why_a_transaction_was_aborted_is_kept_after_its_end(cluster):
     ]  # fmt: skip
 
 
-async def test_open_transactions_of_all_epochs_are_listed_page_by_page(cluster, started, monkeypatch):
+async def test_open_transactions_of_all_epochs_are_listed_page_by_page(
+    cluster: InProcessCluster, started: ControllerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each once; what has ended is not among them, nor what is another stream's."""
     assert await listed(started) == ([], [0])
     await started.create_stream("scope", "other", StreamConfig(Scaling.fixed(1)))
@@ -132,7 +144,9 @@ async def test_open_transactions_of_all_epochs_are_listed_page_by_page(cluster, 
     }
 
 
-async def test_a_listing_continues_after_its_last_entry_has_ended(cluster, started):
+async def test_a_listing_continues_after_its_last_entry_has_ended(
+    cluster: InProcessCluster, started: ControllerService
+) -> None:
     """All of the page before and of its epoch end between two pages, and the table of the epoch goes."""
     first = [await begin(started) for _ in range(3)]
     page = await started.transactions.descriptions.open("scope", "stream")
@@ -147,13 +161,13 @@ async def test_a_listing_continues_after_its_last_entry_has_ended(cluster, start
 
 
 @pytest.mark.parametrize("token", ["x", "0:%", "a:AA==", ":", "0"])
-async def test_an_invalid_token_is_refused(started, token):
+async def test_an_invalid_token_is_refused(started: ControllerService, token: str) -> None:
     await begin(started)
     with pytest.raises(InvalidArgumentError, match="not a continuation token of open transactions"):
         await started.transactions.descriptions.open("scope", "stream", token)
 
 
-async def test_the_calls_over_the_wire(connect):
+async def test_the_calls_over_the_wire(connect: Callable[..., Awaitable[Wire]]) -> None:
     """Pages end with an empty one. A bad token is a permanent error, a stream that does not exist is NOT_FOUND."""
     wire = await connect(ControllerSettings(page_entries_max=2))
     ours = PenstockControllerServiceStub(wire.channel)

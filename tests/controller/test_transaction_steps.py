@@ -21,6 +21,7 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.transaction_index import TransactionIndex
+from penstock.controller.service import ControllerService
 from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.controller.transactions.service import PingResult
 from penstock.controller.workflows.abort import abort as abort_decided
@@ -31,6 +32,7 @@ from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock_simulation.memory_store import MemoryMetadataStore
 from support.clocks import pass_time
+from support.in_process_cluster import InProcessCluster
 from support.two_controllers import announced, start_pair, tables_of, until
 
 OPEN, COMMITTING, COMMITTED = TransactionStatus.OPEN, TransactionStatus.COMMITTING, TransactionStatus.COMMITTED
@@ -38,14 +40,14 @@ ABORTING, ABORTED = TransactionStatus.ABORTING, TransactionStatus.ABORTED
 
 
 @pytest.fixture
-async def started(service):
+async def started(service: ControllerService) -> ControllerService:
     """A controller with a stream of two segments."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     return service
 
 
 @pytest.fixture
-def only_decides(started, monkeypatch):
+def only_decides(started: ControllerService, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Let nothing follow from a decision."""
     monkeypatch.setattr(started.transactions.work, "post_commit", lambda opened: None)
     monkeypatch.setattr(started.transactions.work, "post_abort", lambda opened: None)
@@ -96,7 +98,9 @@ def is_gone(cluster, transaction):
     return not any(piece(transaction, segment) in cluster.store.segments for segment in (0, 1))
 
 
-async def test_each_repeated_step_changes_nothing(cluster, started, only_decides):
+async def test_each_repeated_step_changes_nothing(
+    cluster: InProcessCluster, started: ControllerService, only_decides: pytest.MonkeyPatch
+) -> None:
     """S-132: creation, ping, both decisions, merge and abort. S-150, S-170: what follows from a decision, once."""
     tables, work = await tables_of(started), started.transactions.work
     kept, dropped = await begin(cluster, started, b"kept"), await begin(cluster, started, b"dropped")
@@ -149,7 +153,9 @@ async def test_each_repeated_step_changes_nothing(cluster, started, only_decides
     assert not cluster.store.tables[layout.TRANSACTION_INDEX].entries
 
 
-async def test_steps_in_the_wrong_order_are_refused_and_change_nothing(cluster, started, only_decides):
+async def test_steps_in_the_wrong_order_are_refused_and_change_nothing(
+    cluster: InProcessCluster, started: ControllerService, only_decides: pytest.MonkeyPatch
+) -> None:
     """S-133: merging an open or aborted one, deleting an open or committed one, pinging a decided one."""
     tables, context = await tables_of(started), started._context
     opened, committing, aborting = [await begin(cluster, started, text) for text in (b"open", b"kept", b"dropped")]
@@ -174,7 +180,9 @@ async def test_steps_in_the_wrong_order_are_refused_and_change_nothing(cluster, 
     assert await tables.transaction(aborting) == before[2]
 
 
-async def test_a_decision_at_another_version_is_a_conflict(cluster, started, only_decides):
+async def test_a_decision_at_another_version_is_a_conflict(
+    cluster: InProcessCluster, started: ControllerService, only_decides: pytest.MonkeyPatch
+) -> None:
     """S-135: the one that its lease's timer has seen is gone with a ping; without a version any will do."""
     tables, context = await tables_of(started), started._context
     first, second = await begin(cluster, started), await begin(cluster, started)
@@ -190,7 +198,9 @@ async def test_a_decision_at_another_version_is_a_conflict(cluster, started, onl
 
 
 @pytest.mark.parametrize("is_posted", [False, True], ids=["alone", "by a decision that comes later"])
-async def test_a_batch_that_was_left_comes_before_what_waits(cluster, started, only_decides, is_posted):
+async def test_a_batch_that_was_left_comes_before_what_waits(
+    cluster: InProcessCluster, started: ControllerService, only_decides: pytest.MonkeyPatch, is_posted: bool
+) -> None:
     """S-140: a recorded batch is processed as it is; without one a batch is picked.
 
     S-167: this also holds when a commit comes later; its own transaction follows, in the order of decisions.
@@ -216,7 +226,9 @@ async def test_a_batch_that_was_left_comes_before_what_waits(cluster, started, o
 
 
 @pytest.mark.parametrize("is_taken_for_dead", [False, True], ids=["continues", "is taken for dead"])
-async def test_commits_concurrent_with_a_paused_one_are_merged_once_in_order(cluster, is_taken_for_dead):
+async def test_commits_concurrent_with_a_paused_one_are_merged_once_in_order(
+    cluster: InProcessCluster, is_taken_for_dead: bool
+) -> None:
     """S-164: at two controllers; the one that stalls during a merge resumes, or is overtaken and then resumes."""
     first, second, held = await start_pair(cluster)
     made = [await begin(cluster, first, b"<%d>" % number) for number in range(4)]
@@ -239,7 +251,9 @@ async def test_commits_concurrent_with_a_paused_one_are_merged_once_in_order(clu
     assert announced(cluster) == []
 
 
-async def test_a_listing_of_open_transactions_continues_when_one_of_them_ends(cluster, started, monkeypatch):
+async def test_a_listing_of_open_transactions_continues_when_one_of_them_ends(
+    cluster: InProcessCluster, started: ControllerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S-146: one that was not listed yet is removed between two pages; the rest is listed."""
     monkeypatch.setattr(record_store, "_PAGE_ROWS", 2)
     tables = await tables_of(started)
@@ -252,7 +266,7 @@ async def test_a_listing_of_open_transactions_continues_when_one_of_them_ends(cl
     assert sorted(found) == sorted([*made[:3], made[4]])
 
 
-async def test_the_index_names_the_owner_of_each_transaction():
+async def test_the_index_names_the_owner_of_each_transaction() -> None:
     """S-148: added, listed, taken over, removed, removed again; of a controller without any there are none.
 
     There is nothing for a controller itself that would have to be added or removed.

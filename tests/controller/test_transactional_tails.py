@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -20,6 +21,10 @@ from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
 from support.controller_faults import BlockedSegments
 from support.failing_segments import OneByOne
+from support.in_process_cluster import InProcessCluster
+
+if TYPE_CHECKING:
+    from controller.conftest import Wire
 
 SETTINGS = ControllerSettings(
     attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2, peer_poll_ms=1, damaged_retry_delay_ms=1
@@ -53,7 +58,7 @@ def lengths(cluster):
     return [len(cluster.store.segments[segment_name("scope", "stream", number)].data) for number in (0, 1)]
 
 
-async def until_half(cluster):
+async def until_half(cluster) -> None:
     for _ in range(10_000):
         if lengths(cluster) == [10, 0]:
             return
@@ -61,7 +66,7 @@ async def until_half(cluster):
     raise AssertionError(f"no half of a transaction is there: {lengths(cluster)}")
 
 
-async def test_a_tail_between_two_merges_waits_for_the_second(cluster):
+async def test_a_tail_between_two_merges_waits_for_the_second(cluster: InProcessCluster) -> None:
     blocked = BlockedSegments(cluster.store, lambda name: name == "scope/stream/1.#epoch.0", call_name="merge_segments")
     service = await start(cluster, blocked)
     made = await begin(cluster, service)
@@ -76,7 +81,7 @@ async def test_a_tail_between_two_merges_waits_for_the_second(cluster):
     await committing
 
 
-async def test_a_tail_at_one_controller_waits_for_a_commit_of_another(cluster):
+async def test_a_tail_at_one_controller_waits_for_a_commit_of_another(cluster: InProcessCluster) -> None:
     blocked = BlockedSegments(cluster.store, lambda name: name == "scope/stream/1.#epoch.0", call_name="merge_segments")
     first = await start(cluster, blocked)
     second = await cluster.start(SETTINGS)
@@ -95,7 +100,7 @@ async def test_a_tail_at_one_controller_waits_for_a_commit_of_another(cluster):
 class Between(OneByOne):
     """Lets something happen between the check of the first of several segments and that at the others."""
 
-    def __init__(self, store):
+    def __init__(self, store) -> None:
         self.store = store
         self.meanwhile = None
         self.look_count = 0
@@ -111,14 +116,14 @@ class Between(OneByOne):
         return [*first, *await self.store.segment_infos(segments[1:])]
 
 
-async def test_a_commit_between_the_looks_at_two_segments_is_noticed(cluster):
+async def test_a_commit_between_the_looks_at_two_segments_is_noticed(cluster: InProcessCluster) -> None:
     """Begun and ended in between: neither before nor afterwards anything is on record of it, but another version."""
     between = Between(cluster.store)
     service = await start(cluster, between)
     await cluster.store.append(segment_name("scope", "stream", 0), b"before")
     made = await begin(cluster, service)
 
-    async def commits():
+    async def commits() -> None:
         between.meanwhile = None
         assert await commit(service, made) in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED)
         await service.idle()
@@ -128,7 +133,7 @@ async def test_a_commit_between_the_looks_at_two_segments_is_noticed(cluster):
     assert between.look_count == 2
 
 
-async def test_an_idle_tail_is_read_once(cluster):
+async def test_an_idle_tail_is_read_once(cluster: InProcessCluster) -> None:
     between = Between(cluster.store)
     service = await start(cluster, between)
     assert await service.transactional_tails.of("scope", "stream") == {0: 0, 1: 0}
@@ -136,12 +141,12 @@ async def test_an_idle_tail_is_read_once(cluster):
 
 
 @pytest.mark.parametrize("committer_count", [1, 2])
-async def test_a_tail_has_its_turn_among_commits_without_end(cluster, committer_count):
+async def test_a_tail_has_its_turn_among_commits_without_end(cluster: InProcessCluster, committer_count: int) -> None:
     """At its own controller and at another one; each has as much of one segment as of the other."""
     services = [await start(cluster), await cluster.start(SETTINGS)]
     is_over = False
 
-    async def committer(service):
+    async def committer(service) -> None:
         while not is_over:
             await commit(service, await begin(cluster, service))
 
@@ -159,13 +164,13 @@ async def test_a_tail_has_its_turn_among_commits_without_end(cluster, committer_
     assert found[-1] > found[0]
 
 
-async def test_a_tail_under_constant_commits_asks_the_client_to_retry(cluster):
+async def test_a_tail_under_constant_commits_asks_the_client_to_retry(cluster: InProcessCluster) -> None:
     """Another controller, which this one cannot hold up, merges during each attempt: no cut rather than a wrong one."""
     between = Between(cluster.store)
     service = await start(cluster, between, ControllerSettings(peer_poll_ms=1, workflow_timeout_s=0.2))
     other = await cluster.start(SETTINGS)
 
-    async def commits():
+    async def commits() -> None:
         # Not through the queues of the first: it may hold its lock.
         await commit(other, await begin(cluster, other))
         await other.idle()
@@ -178,7 +183,7 @@ async def test_a_tail_under_constant_commits_asks_the_client_to_retry(cluster):
     assert cut[0] == cut[1] > 0
 
 
-async def test_the_tail_of_a_scaled_and_a_sealed_stream(cluster):
+async def test_the_tail_of_a_scaled_and_a_sealed_stream(cluster: InProcessCluster) -> None:
     service = await start(cluster)
     for number in (0, 1):
         await cluster.store.append(segment_name("scope", "stream", number), b"1234")
@@ -194,11 +199,11 @@ async def test_the_tail_of_a_scaled_and_a_sealed_stream(cluster):
         await service.transactional_tails.of("scope", "stream")
 
 
-async def test_a_tail_ignores_a_segment_that_was_scaled_away_and_truncated(cluster):
+async def test_a_tail_ignores_a_segment_that_was_scaled_away_and_truncated(cluster: InProcessCluster) -> None:
     between = Between(cluster.store)
     service = await start(cluster, between)
 
-    async def goes():
+    async def goes() -> None:
         between.meanwhile = None
         half = 0.5
         await service.scale_stream("scope", "stream", [1], [(half, half * 1.5), (half * 1.5, 1.0)])
@@ -214,14 +219,14 @@ async def test_a_tail_ignores_a_segment_that_was_scaled_away_and_truncated(clust
     assert 1 not in found
 
 
-async def test_a_missing_segment_is_reported(cluster):
+async def test_a_missing_segment_is_reported(cluster: InProcessCluster) -> None:
     service = await start(cluster)
     del cluster.store.segments[segment_name("scope", "stream", 1)]
     with pytest.raises(NoSuchSegmentError):
         await service.transactional_tails.of("scope", "stream")
 
 
-async def test_a_stream_that_is_being_made_has_no_tail_yet(cluster):
+async def test_a_stream_that_is_being_made_has_no_tail_yet(cluster: InProcessCluster) -> None:
     blocked = BlockedSegments(cluster.store, lambda name: name.startswith("scope/stream/"))
     blocked.is_blocked = True
     service = cluster.build(SETTINGS, segments=blocked)
@@ -243,7 +248,7 @@ async def test_a_stream_that_is_being_made_has_no_tail_yet(cluster):
     assert await service.transactional_tails.of("scope", "stream") == {0: 0, 1: 0}
 
 
-async def test_the_call_on_the_wire(wire):
+async def test_the_call_on_the_wire(wire: Wire) -> None:
     ours, info = PenstockControllerServiceStub(wire.channel), pb.StreamInfo(scope="scope", stream="stream")
     await wire.service.create_scope("scope")
     await wire.service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
@@ -256,11 +261,11 @@ async def test_the_call_on_the_wire(wire):
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_no_moment_free_is_no_final_answer_on_the_wire():
+async def test_no_moment_free_is_no_final_answer_on_the_wire() -> None:
     """FAILED_PRECONDITION would be final; the client must retry."""
 
     class Contended:
-        async def of(self, scope, stream):
+        async def of(self, scope, stream) -> None:
             raise WorkElsewhereError("transactions are being merged")
 
     service = Contended()

@@ -32,7 +32,7 @@ def watermark(marks, previous, newest):
     return make_watermark(marks, previous, RECORDS, newest)
 
 
-def test_numbers_of_the_specification_in_sequence():
+def test_numbers_of_the_specification_in_sequence() -> None:
     """S-232: three writers; a scale that some have seen; one that stalls, leaves, and returns."""
     w1, w2, w3 = WriterMark(100, {0: 100, 1: 200}), WriterMark(101, {1: 100, 2: 200}), WriterMark(102, {2: 100, 0: 200})
     first = watermark([w1, w2, w3], None, THIRDS)
@@ -56,7 +56,7 @@ def test_numbers_of_the_specification_in_sequence():
     assert (fifth.lower_bound, fifth.positions) == (500, {S3: 100, S4: 500})
 
 
-def test_a_late_writer_is_awaited_until_its_time_out():
+def test_a_late_writer_is_awaited_until_its_time_out() -> None:
     """S-233. Of time-out 0 it is gone at once; of another one, when it was seen behind for so long."""
     previous = Watermark(10, 12, (MarkedSegment(0, 0.0, 1.0, 5),))
     marks = {"late": WriterMark(10, {0: 4}), "early": WriterMark(11, {0: 9})}
@@ -70,7 +70,7 @@ def test_a_late_writer_is_awaited_until_its_time_out():
     assert sort_writers(marks, previous, {}, 58.0, 8.0).awaited == {"late": 58.0}
 
 
-def test_before_the_first_watermark_all_writers_count_and_none_is_awaited():
+def test_before_the_first_watermark_all_writers_count_and_none_is_awaited() -> None:
     """Whatever its time; also one that has left."""
     marks = {"a": WriterMark(-5, {0: 1}, is_alive=False), "b": WriterMark(0, {0: 2})}
     writers = sort_writers(marks, None, {}, 0.0, 0.0)
@@ -79,14 +79,14 @@ def test_before_the_first_watermark_all_writers_count_and_none_is_awaited():
     assert not sort_writers({}, None, {}, 0.0, 0.0).is_due
 
 
-def test_a_time_that_is_not_later_makes_no_watermark():
+def test_a_time_that_is_not_later_makes_no_watermark() -> None:
     """The lower bound grows, whatever the upper one does."""
     previous = Watermark(10, 12, (MarkedSegment(0, 0.0, 1 / 3, 5),))
     assert watermark([WriterMark(10, {0: 9})], previous, THIRDS) is None
     assert watermark([WriterMark(11, {0: 9})], previous, THIRDS).upper_bound == 11
 
 
-def test_positions_that_fit_no_epoch_are_refused():
+def test_positions_that_fit_no_epoch_are_refused() -> None:
     """Not searched without end: a segment that the epoch given as the newest does not replace."""
     stranger = SegmentRecord(9, 7, 0, 0.2, 0.3)
     with pytest.raises(InvalidArgumentError):
@@ -121,7 +121,7 @@ def frontier(segments, key):
 
 @settings(deadline=None, max_examples=60)
 @given(histories(), st.data())
-def test_a_watermark_cut_is_at_or_after_all_positions_and_covers_the_keys(epochs, data):
+def test_a_watermark_cut_is_at_or_after_all_positions_and_covers_the_keys(epochs, data) -> None:
     """S-236: for every key. No reader need be able to come to it: a writer that has not heard of the end of a segment
     notes it beside segments after it, and readers have the one before they can have the other.
     """
@@ -162,7 +162,7 @@ def test_a_watermark_cut_is_at_or_after_all_positions_and_covers_the_keys(epochs
 
 @settings(deadline=None, max_examples=60)
 @given(histories(), st.data())
-def test_a_position_in_all_segments_of_an_epoch_is_the_cut(epochs, data):
+def test_a_position_in_all_segments_of_an_epoch_is_the_cut(epochs, data) -> None:
     """Nothing is made later than it has to be."""
     epoch = data.draw(st.sampled_from(epochs))
     position = {segment.id: data.draw(st.integers(0, 99)) for segment in epoch.segments}
@@ -172,7 +172,7 @@ def test_a_position_in_all_segments_of_an_epoch_is_the_cut(epochs, data):
     assert made.positions == dict(sorted(position.items()))
 
 
-def test_whether_a_cut_is_passed_is_reported_by_segments_and_keys():
+def test_whether_a_cut_is_passed_is_reported_by_segments_and_keys() -> None:
     """The head of the stream: at it, after it by an offset, after it by a scale."""
     made = Watermark(1, 1, tuple(
         MarkedSegment(segment.id, segment.key_start, segment.key_end, 10) for segment in THIRDS.segments

@@ -1,5 +1,7 @@
 """Fault plans as data: text and back, drawing, striking, shrinking."""
 
+from __future__ import annotations
+
 import asyncio
 import random
 
@@ -41,14 +43,14 @@ ALL = FaultPlan(
 KINDS = tuple(dict.fromkeys(type(planned.fault).__name__ for planned in ALL.faults))
 
 
-def test_a_plan_is_text_and_back():
+def test_a_plan_is_text_and_back() -> None:
     text = str(ALL)
     assert text.splitlines()[5] == "2.5 Crash host=a death=kill down_s=1.0"
     assert FaultPlan.parse(f"# a comment\n\n{text}") == ALL
     assert FaultPlan.parse("") == FaultPlan()
 
 
-def test_a_field_with_a_default_may_be_left_out():
+def test_a_field_with_a_default_may_be_left_out() -> None:
     assert FaultPlan.parse("1.0 Partition one=a other=b duration_s=2").faults[0].fault == Partition("a", "b", 2.0)
 
 
@@ -60,18 +62,18 @@ def test_a_field_with_a_default_may_be_left_out():
         "1.0 Partition one=a other=b duration_s=1 is_one_way=perhaps", "1.0 ClockJump host=a by_ms=1.5",
     ],
 )  # fmt: skip
-def test_what_is_no_plan_is_refused_with_the_line(line):
+def test_what_is_no_plan_is_refused_with_the_line(line: str) -> None:
     with pytest.raises(InvalidArgumentError, match="not a planned fault"):
         FaultPlan.parse(line)
 
 
 @pytest.mark.parametrize("kinds", [(), ("Flood",), ("Reset", "Flood")])
-def test_unknown_kinds_are_refused(kinds):
+def test_unknown_kinds_are_refused(kinds: tuple[()] | tuple[str, str] | tuple[str]) -> None:
     with pytest.raises(InvalidArgumentError, match="kinds of faults"):
         FaultSettings(kinds=kinds)
 
 
-def test_drawn_plans_are_repeatable_and_use_all_kinds():
+def test_drawn_plans_are_repeatable_and_use_all_kinds() -> None:
     settings = FaultSettings(duration_s=500, mean_gap_s=1, kinds=KINDS)
 
     def draw(seed):
@@ -88,16 +90,16 @@ def test_drawn_plans_are_repeatable_and_use_all_kinds():
     assert hosts == {"a", "b"}, "clients are not crashed"
 
 
-def test_a_single_server_gets_no_faults_of_links():
+def test_a_single_server_gets_no_faults_of_links() -> None:
     plan = FaultPlan.draw(random.Random(1), servers=["a"], settings=FaultSettings(duration_s=500))
     assert {type(planned.fault) for planned in plan.faults} == {Pause, Crash, CrashAtDiskCall, ClockJump}
 
 
-def test_every_fault_strikes_and_ends():
+def test_every_fault_strikes_and_ends() -> None:
     seen = []
 
-    async def main(host):
-        async def touch():
+    async def main(host) -> None:
+        async def touch() -> None:
             while True:
                 await asyncio.sleep(0.25)
                 await host.runtime.work.run(host.runtime.disk.exists, "/x")
@@ -108,7 +110,7 @@ def test_every_fault_strikes_and_ends():
     with Simulation(1) as simulation:
         a, b = simulation.host("a", main), simulation.host("b", main)
 
-        async def scenario():
+        async def scenario() -> None:
             ALL.start(simulation)
             for _ in range(60):
                 await asyncio.sleep(0.25)
@@ -126,7 +128,7 @@ def test_every_fault_strikes_and_ends():
     assert ALL.end_s == 7.0
 
 
-def test_shrinking_finds_the_faults_that_matter():
+def test_shrinking_finds_the_faults_that_matter() -> None:
     calls = []
 
     def fails(plan):
@@ -138,7 +140,7 @@ def test_shrinking_finds_the_faults_that_matter():
     assert len(calls) < 60
 
 
-def test_shrinking_leaves_a_single_fault():
+def test_shrinking_leaves_a_single_fault() -> None:
     plan = FaultPlan(ALL.faults[:1])
     assert shrink(plan, lambda candidate: True) == plan
     assert len(shrink(ALL, lambda candidate: True).faults) == 1

@@ -20,24 +20,24 @@ DEAD_PEERS = DeadPeerSettings(probe_after_s=5.0, probe_interval_s=5.0, timeout_s
 class Echo(asyncio.Protocol):
     """A server's side, which answers what it gets and remembers how it ended."""
 
-    def __init__(self, made):
+    def __init__(self, made) -> None:
         self.error = "open"
         made.append(self)
 
-    def connection_made(self, transport):
+    def connection_made(self, transport) -> None:
         self.transport = transport
 
-    def data_received(self, data):
+    def data_received(self, data) -> None:
         self.transport.write(data)
 
-    def connection_lost(self, error):
+    def connection_lost(self, error) -> None:
         self.error = error
 
 
 class World:
     """A server that echoes and a client. `dead_peers`: see `detect_dead_peers`; None: the server probes nothing."""
 
-    def __init__(self, dead_peers=DEAD_PEERS):
+    def __init__(self, dead_peers=DEAD_PEERS) -> None:
         self.simulation = Simulation(1)
         self.loop = self.simulation.loop
         self.dead_peers = dead_peers
@@ -45,7 +45,7 @@ class World:
         self.server = self.simulation.host("server", self.serve)
         self.client = self.simulation.host("client")
 
-    async def serve(self, host):
+    async def serve(self, host) -> None:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: Echo(self.ends), None, PORT, start_serving=False)
         if self.dead_peers is not None:
@@ -72,14 +72,14 @@ class World:
         assert await self.echoed(streams) == b"hello"
         return streams
 
-    def forget(self, one="client", other="server", *, is_one_way=False):
+    def forget(self, one="client", other="server", *, is_one_way=False) -> None:
         HalfOpen(one, other, is_one_way).strike(self.simulation)
 
 
-def test_nothing_passes_any_more_and_a_new_connection_works():
+def test_nothing_passes_any_more_and_a_new_connection_works() -> None:
     world = World(dead_peers=None)
 
-    async def scenario():
+    async def scenario() -> None:
         old = await world.connect()
         world.forget()
         new = await world.connect()
@@ -96,10 +96,10 @@ def test_nothing_passes_any_more_and_a_new_connection_works():
     world.run(scenario)
 
 
-def test_an_idle_connection_ends_at_the_side_that_probes():
+def test_an_idle_connection_ends_at_the_side_that_probes() -> None:
     world = World()
 
-    async def scenario():
+    async def scenario() -> None:
         old = await world.connect()
         await asyncio.sleep(100)
         assert world.ends[0].error == "open"
@@ -113,11 +113,11 @@ def test_an_idle_connection_ends_at_the_side_that_probes():
     world.run(scenario)
 
 
-def test_what_waits_for_an_acknowledgement_is_bounded_by_the_same_time():
+def test_what_waits_for_an_acknowledgement_is_bounded_by_the_same_time() -> None:
     """The way to the client works no more, that from it does: each byte that comes from there is a sign of life."""
     world = World()
 
-    async def scenario():
+    async def scenario() -> None:
         old = await world.connect()
         world.forget("server", "client", is_one_way=True)
         for _ in range(12):
@@ -131,10 +131,10 @@ def test_what_waits_for_an_acknowledgement_is_bounded_by_the_same_time():
     world.run(scenario)
 
 
-def test_the_end_of_one_side_reaches_the_other_if_that_way_works():
+def test_the_end_of_one_side_reaches_the_other_if_that_way_works() -> None:
     world = World()
 
-    async def scenario():
+    async def scenario() -> None:
         old = await world.connect()
         world.forget("client", "server", is_one_way=True)
         with pytest.raises(ConnectionResetError):
@@ -145,11 +145,11 @@ def test_the_end_of_one_side_reaches_the_other_if_that_way_works():
     world.run(scenario)
 
 
-def test_connections_of_others_are_not_concerned():
+def test_connections_of_others_are_not_concerned() -> None:
     world = World()
     other = world.simulation.host("other")
 
-    async def scenario():
+    async def scenario() -> None:
         world.forget("other", "server")
         streams = await world.connect()
         world.forget("other", "server")
@@ -161,7 +161,7 @@ def test_connections_of_others_are_not_concerned():
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_users_continue_within_a_bound_and_servers_keep_nothing(seed):
+def test_users_continue_within_a_bound_and_servers_keep_nothing(seed: int) -> None:
     """Writers, readers and calls of the controller, with the time-outs that they have by default."""
     outcome = run(seed, HALF_OPEN)
     assert outcome.violations == ()

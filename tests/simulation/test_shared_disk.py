@@ -36,8 +36,8 @@ def as_host(simulation, host, function, *arguments):
         simulation.loop.current = before
 
 
-def test_unsynced_writes_are_visible_on_their_host_only():
-    def check(simulation, server, one, other):
+def test_unsynced_writes_are_visible_on_their_host_only() -> None:
+    def check(simulation, server, one, other) -> None:
         mine, theirs = server.mounted(one), server.mounted(other)
         file = as_host(simulation, one, lambda: mine.open("/file", create=True))
         file.write(0, [b"aaaa"])
@@ -59,10 +59,10 @@ def test_unsynced_writes_are_visible_on_their_host_only():
 
 
 @pytest.mark.parametrize("death", Death)
-def test_a_dead_host_leaves_its_synced_files_and_releases_its_locks(death):
+def test_a_dead_host_leaves_its_synced_files_and_releases_its_locks(death) -> None:
     left = set()
 
-    def check(simulation, server, one, other):
+    def check(simulation, server, one, other) -> None:
         mine, theirs = server.mounted(one), server.mounted(other)
         file = as_host(simulation, one, lambda: mine.open("/file", create=True))
         file.write(0, [b"synced"])
@@ -80,8 +80,8 @@ def test_a_dead_host_leaves_its_synced_files_and_releases_its_locks(death):
     assert left == {b"synced", b"synced not"}
 
 
-def test_names_are_the_same_for_all_at_once():
-    def check(simulation, server, one, other):
+def test_names_are_the_same_for_all_at_once() -> None:
+    def check(simulation, server, one, other) -> None:
         mine, theirs = server.mounted(one), server.mounted(other)
         file = as_host(simulation, one, lambda: mine.open("/file", create=True))
         as_host(simulation, other, theirs.rename, "/file", "/other")
@@ -93,14 +93,14 @@ def test_names_are_the_same_for_all_at_once():
     simulate(check)
 
 
-def test_directory_that_another_host_makes_while_one_is_held_is_the_same():
+def test_directory_that_another_host_makes_while_one_is_held_is_the_same() -> None:
     """Both make a directory that neither has seen: what the other has put into it meanwhile stays there."""
 
-    def check(simulation, server, one, other):
+    def check(simulation, server, one, other) -> None:
         mine, theirs = server.mounted(one), server.mounted(other)
         hook = server.disk.hook
 
-        def hold(call, path):
+        def hold(call, path) -> None:
             server.disk.hook = hook
             as_host(simulation, other, theirs.make_directory, "/data/other")
 
@@ -111,8 +111,8 @@ def test_directory_that_another_host_makes_while_one_is_held_is_the_same():
     simulate(check)
 
 
-def test_faults_are_those_of_the_host_that_calls():
-    def check(simulation, server, one, other):
+def test_faults_are_those_of_the_host_that_calls() -> None:
+    def check(simulation, server, one, other) -> None:
         mine, theirs = server.mounted(one), server.mounted(other)
         one.begin_trouble(lambda faults: replace(faults, capacity_bytes=0))
         file = as_host(simulation, other, lambda: theirs.open("/file", create=True))
@@ -126,8 +126,8 @@ def test_faults_are_those_of_the_host_that_calls():
     simulate(check)
 
 
-def test_only_the_server_loses_unsynced_data():
-    def check(simulation, server, one, other):
+def test_only_the_server_loses_unsynced_data() -> None:
+    def check(simulation, server, one, other) -> None:
         mine = server.mounted(one)
         file = as_host(simulation, one, lambda: mine.open("/file", create=True))
         file.write(0, [b"a"])

@@ -1,5 +1,7 @@
 """The production segment store, controller and client on simulated hosts: through crashes, and under drawn faults."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 
@@ -34,17 +36,17 @@ COUNT = 1000
 class World:
     """A cluster, a client host, and 1000 events that are written and read back in order of their keys."""
 
-    def __init__(self, simulation, settings=None):
+    def __init__(self, simulation, settings=None) -> None:
         self.simulation = simulation
         self.cluster = SimulatedCluster(simulation, settings)
         self.host = self.cluster.add_client("client")
         self.acknowledged_count = 0
 
-    async def create(self):
+    async def create(self) -> None:
         async with self.cluster.client(self.host) as client:
             await client.create_stream(STREAM, scaling=Scaling.fixed(2))
 
-    async def write(self):
+    async def write(self) -> None:
         async with self.cluster.client(self.host) as client, client.event_writer(STREAM) as writer:
             for number in range(COUNT):
                 await writer.write(b"event %d" % number, f"key {number % 3}")
@@ -61,11 +63,11 @@ class World:
             assert await reader.read(timeout_s=5) is None
         return events
 
-    async def until_acknowledged(self, count):
+    async def until_acknowledged(self, count) -> None:
         while self.acknowledged_count < count:  # noqa: ASYNC110  # the driver only looks
             await asyncio.sleep(0.001)
 
-    def check(self, events):
+    def check(self, events) -> None:
         assert sorted(events) == list(range(COUNT))
         for key in range(3):
             of_key = [number for number in events if number % 3 == key]
@@ -79,11 +81,11 @@ IDS = ["combined", "apart", "combined with two stores"]
 @pytest.mark.parametrize("death", list(Death))
 @pytest.mark.parametrize("settings", SETTINGS, ids=IDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_thousand_events_go_through_a_crash_of_the_store(seed, settings, death):
+def test_a_thousand_events_go_through_a_crash_of_the_store(seed: int, settings, death) -> None:
     with Simulation(seed) as simulation:
         world = World(simulation, settings)
 
-        async def crash():
+        async def crash() -> None:
             await world.until_acknowledged(400)
             store = world.cluster.stores[0]
             store.crash(death)
@@ -102,7 +104,7 @@ def test_a_thousand_events_go_through_a_crash_of_the_store(seed, settings, death
 
 
 @pytest.mark.parametrize("call_count", [1, 7, 30, 111])
-def test_a_thousand_events_go_through_a_crash_in_the_middle_of_disk_work(call_count):
+def test_a_thousand_events_go_through_a_crash_in_the_middle_of_disk_work(call_count: int) -> None:
     with Simulation(call_count) as simulation:
         world = World(simulation)
 
@@ -117,7 +119,7 @@ def test_a_thousand_events_go_through_a_crash_in_the_middle_of_disk_work(call_co
         world.check(simulation.run(scenario))
 
 
-def test_a_cleanly_stopped_store_restarts_with_all_data():
+def test_a_cleanly_stopped_store_restarts_with_all_data() -> None:
     with Simulation(1) as simulation:
         world = World(simulation)
 
@@ -137,11 +139,11 @@ def test_a_cleanly_stopped_store_restarts_with_all_data():
         world.check(simulation.run(scenario))
 
 
-def test_a_paused_store_and_a_partition_only_delay():
+def test_a_paused_store_and_a_partition_only_delay() -> None:
     with Simulation(1) as simulation:
         world = World(simulation)
 
-        async def disturb():
+        async def disturb() -> None:
             await world.until_acknowledged(200)
             world.cluster.stores[0].pause()
             await asyncio.sleep(10)
@@ -162,14 +164,14 @@ def test_a_paused_store_and_a_partition_only_delay():
 
 @pytest.mark.parametrize("is_combined", [True, False], ids=["combined", "apart"])
 @pytest.mark.parametrize("seed", range(20, 26))
-def test_under_drawn_faults_nothing_acknowledged_is_lost_and_nothing_doubled(seed, is_combined):
+def test_under_drawn_faults_nothing_acknowledged_is_lost_and_nothing_doubled(seed: int, is_combined: bool) -> None:
     _, workload, plan = simulated_workload.run(seed, is_combined=is_combined)
     assert set(workload.acknowledged) <= set(workload.read), f"lost events under this plan:\n{plan}"
     assert len(workload.read) == len(set(workload.read)), f"doubled events under this plan:\n{plan}"
     assert len(workload.acknowledged) > 50
 
 
-def test_a_minute_of_a_cluster_takes_seconds():
+def test_a_minute_of_a_cluster_takes_seconds() -> None:
     started_s = time.monotonic()
     _, workload, _ = simulated_workload.run(1, is_combined=True, duration_s=60)
     assert len(workload.acknowledged) > 1000
@@ -177,11 +179,11 @@ def test_a_minute_of_a_cluster_takes_seconds():
     assert time.monotonic() - started_s < 30
 
 
-def test_a_cluster_that_cannot_start_is_reported():
+def test_a_cluster_that_cannot_start_is_reported() -> None:
     with Simulation(1) as simulation:
         cluster = SimulatedCluster(simulation)
 
-        async def scenario():
+        async def scenario() -> None:
             cluster.stores[0].crash()
             await cluster.ready(timeout_s=5)
 
@@ -189,7 +191,7 @@ def test_a_cluster_that_cannot_start_is_reported():
             simulation.run(scenario)
 
 
-def test_containers_are_spread_over_stores():
+def test_containers_are_spread_over_stores() -> None:
     locator = Assignment(("a", "b"), 5)
     assert [locator.endpoint_of(container)[0] for container in range(5)] == ["a", "b", "a", "b", "a"]
 
@@ -210,7 +212,7 @@ def on_client(scenario, seed=1, **client_settings):
         return simulation.run(play)
 
 
-def test_the_stub_has_every_call_of_the_client():
+def test_the_stub_has_every_call_of_the_client() -> None:
     with Simulation(1):
         stub = simulated_stub("x", 1)
         for name in ControllerStub.__annotations__:
@@ -219,8 +221,8 @@ def test_the_stub_has_every_call_of_the_client():
             stub.inventScope  # noqa: B018
 
 
-def test_errors_of_the_controller_reach_the_client_as_themselves():
-    async def scenario(cluster, host):
+def test_errors_of_the_controller_reach_the_client_as_themselves() -> None:
+    async def scenario(cluster, host) -> None:
         async with cluster.client(host) as client:
             with pytest.raises(NoSuchStreamError):
                 await client.stream_config("scope/missing")
@@ -231,7 +233,7 @@ def test_errors_of_the_controller_reach_the_client_as_themselves():
     on_client(scenario)
 
 
-def test_a_call_that_the_service_does_not_have_is_unimplemented():
+def test_a_call_that_the_service_does_not_have_is_unimplemented() -> None:
     async def scenario(cluster, host):
         stub = simulated_stub(cluster.controller.name, CONTROLLER_PORT)
         with pytest.raises(SimulatedRpcError) as caught:
@@ -241,8 +243,8 @@ def test_a_call_that_the_service_does_not_have_is_unimplemented():
     assert on_client(scenario) is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_a_controller_that_is_down_is_unavailable():
-    async def scenario(cluster, host):
+def test_a_controller_that_is_down_is_unavailable() -> None:
+    async def scenario(cluster, host) -> None:
         cluster.controller.crash(Death.KILL)
         async with cluster.client(host) as client:
             with pytest.raises(ControllerUnavailableError, match="UNAVAILABLE"):
@@ -251,7 +253,7 @@ def test_a_controller_that_is_down_is_unavailable():
     on_client(scenario, controller_attempt_count_max=2)
 
 
-def test_a_lost_reply_is_a_deadline_exceeded_and_the_work_is_done_all_the_same():
+def test_a_lost_reply_is_a_deadline_exceeded_and_the_work_is_done_all_the_same() -> None:
     async def scenario(cluster, host):
         stub = simulated_stub(cluster.controller.name, CONTROLLER_PORT)
         await stub.checkScopeExists(pb.ScopeInfo(scope="other"), timeout=5)
@@ -266,7 +268,7 @@ def test_a_lost_reply_is_a_deadline_exceeded_and_the_work_is_done_all_the_same()
     assert on_client(scenario)
 
 
-def test_a_connection_that_breaks_during_a_call_is_unavailable():
+def test_a_connection_that_breaks_during_a_call_is_unavailable() -> None:
     async def scenario(cluster, host):
         stub = simulated_stub(cluster.controller.name, CONTROLLER_PORT)
         await stub.checkScopeExists(pb.ScopeInfo(scope="other"), timeout=5)
@@ -283,8 +285,10 @@ def test_a_connection_that_breaks_during_a_call_is_unavailable():
     assert "connection lost" in details
 
 
-def test_a_controller_that_breaks_says_so_without_details(monkeypatch, caplog):
-    async def broken(service, scope):
+def test_a_controller_that_breaks_says_so_without_details(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(service, scope) -> None:
         raise ValueError("secret")
 
     monkeypatch.setattr("penstock.controller.service.ControllerService.create_scope", broken)
@@ -301,10 +305,10 @@ def test_a_controller_that_breaks_says_so_without_details(monkeypatch, caplog):
     assert "secret" in caplog.text
 
 
-def test_a_deadline_cancels_the_handler(monkeypatch):
+def test_a_deadline_cancels_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = []
 
-    async def slow(service, scope):
+    async def slow(service, scope) -> None:
         try:
             await asyncio.sleep(100)
         finally:

@@ -1,5 +1,7 @@
 """The loop alone: virtual time, ordered and random scheduling, limits, and the refusal of everything real."""
 
+from __future__ import annotations
+
 import asyncio
 import contextvars
 import gc
@@ -20,7 +22,7 @@ def run(scenario, seed=1, **loop_settings):
         return simulation.run(scenario)
 
 
-def test_a_long_sleep_takes_no_real_time():
+def test_a_long_sleep_takes_no_real_time() -> None:
     async def scenario():
         await asyncio.sleep(86_400)
         return asyncio.get_running_loop().time()
@@ -30,7 +32,7 @@ def test_a_long_sleep_takes_no_real_time():
     assert time.monotonic() - started_s < 5
 
 
-def test_callbacks_of_one_process_keep_the_order_of_call_soon():
+def test_callbacks_of_one_process_keep_the_order_of_call_soon() -> None:
     async def scenario():
         loop = asyncio.get_running_loop()
         seen = []
@@ -43,11 +45,11 @@ def test_callbacks_of_one_process_keep_the_order_of_call_soon():
         assert run(scenario, seed) == list(range(100))
 
 
-def test_tasks_of_one_process_start_in_the_order_of_their_making():
+def test_tasks_of_one_process_start_in_the_order_of_their_making() -> None:
     async def scenario():
         seen = []
 
-        async def work(number):
+        async def work(number) -> None:
             seen.append(number)
             await asyncio.sleep(0)
             seen.append(100 + number)
@@ -59,7 +61,7 @@ def test_tasks_of_one_process_start_in_the_order_of_their_making():
         assert run(scenario, seed) == [0, 1, 2, 3, 4, 100, 101, 102, 103, 104]
 
 
-def test_timers_of_one_instant_come_in_a_drawn_order():
+def test_timers_of_one_instant_come_in_a_drawn_order() -> None:
     async def scenario():
         loop = asyncio.get_running_loop()
         seen = []
@@ -75,7 +77,7 @@ def test_timers_of_one_instant_come_in_a_drawn_order():
     assert run(scenario, 3) == run(scenario, 3)
 
 
-def test_timers_of_different_instants_come_in_their_order():
+def test_timers_of_different_instants_come_in_their_order() -> None:
     async def scenario():
         loop = asyncio.get_running_loop()
         seen = []
@@ -87,7 +89,7 @@ def test_timers_of_different_instants_come_in_their_order():
     assert run(scenario) == [10, 20, 30]
 
 
-def test_cancelled_timers_do_not_fire_and_are_swept_out():
+def test_cancelled_timers_do_not_fire_and_are_swept_out() -> None:
     async def scenario():
         loop = asyncio.get_running_loop()
         seen = []
@@ -101,7 +103,7 @@ def test_cancelled_timers_do_not_fire_and_are_swept_out():
     assert run(scenario) == []
 
 
-def test_a_loop_of_sleep_zero_comes_to_its_deadline():
+def test_a_loop_of_sleep_zero_comes_to_its_deadline() -> None:
     async def scenario():
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + 0.001
@@ -114,11 +116,11 @@ def test_a_loop_of_sleep_zero_comes_to_its_deadline():
     assert 900 <= run(scenario) <= 1100
 
 
-def test_hosts_take_turns_in_a_drawn_order():
+def test_hosts_take_turns_in_a_drawn_order() -> None:
     def order(seed):
         seen = []
 
-        async def main(host):
+        async def main(host) -> None:
             seen.append(host.name)
 
         with Simulation(seed) as simulation:
@@ -131,9 +133,9 @@ def test_hosts_take_turns_in_a_drawn_order():
     assert order(7) == order(7)
 
 
-def test_sets_of_tasks_and_futures_iterate_in_a_repeatable_order():
+def test_sets_of_tasks_and_futures_iterate_in_a_repeatable_order() -> None:
     async def scenario():
-        async def nothing():
+        async def nothing() -> None:
             pass
 
         tasks = [asyncio.create_task(nothing()) for _ in range(50)]
@@ -145,11 +147,11 @@ def test_sets_of_tasks_and_futures_iterate_in_a_repeatable_order():
     assert run(scenario) == run(scenario)
 
 
-def test_asyncio_tools_work():
+def test_asyncio_tools_work() -> None:
     async def scenario():
         event, queue, lock = asyncio.Event(), asyncio.Queue(2), asyncio.Lock()
 
-        async def producer():
+        async def producer() -> None:
             for number in range(5):
                 await queue.put(number)
             event.set()
@@ -174,7 +176,7 @@ def test_asyncio_tools_work():
     assert run(scenario) == [0, 1, 2, 3, 4]
 
 
-def test_context_variables_follow_tasks_and_callbacks():
+def test_context_variables_follow_tasks_and_callbacks() -> None:
     variable = contextvars.ContextVar("variable", default=0)
 
     async def scenario():
@@ -188,19 +190,19 @@ def test_context_variables_follow_tasks_and_callbacks():
     assert run(scenario) == [7]
 
 
-def test_a_deadlock_is_an_error_that_names_the_tasks():
-    async def stuck():
+def test_a_deadlock_is_an_error_that_names_the_tasks() -> None:
+    async def stuck() -> None:
         await asyncio.get_running_loop().create_future()
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.create_task(stuck(), name="the stuck one")
 
     with pytest.raises(DeadlockError, match=r"the stuck one at .*stuck line"):
         run(scenario)
 
 
-def test_the_limit_of_virtual_time_is_an_error_that_names_the_tasks():
-    async def scenario():
+def test_the_limit_of_virtual_time_is_an_error_that_names_the_tasks() -> None:
+    async def scenario() -> None:
         for _ in range(1000):
             await asyncio.sleep(10)
 
@@ -208,8 +210,8 @@ def test_the_limit_of_virtual_time_is_an_error_that_names_the_tasks():
         run(scenario, time_s_max=100)
 
 
-def test_the_limit_of_turns_is_an_error():
-    async def scenario():
+def test_the_limit_of_turns_is_an_error() -> None:
+    async def scenario() -> None:
         for _ in range(1000):
             await asyncio.sleep(0)
 
@@ -217,54 +219,54 @@ def test_the_limit_of_turns_is_an_error():
         run(scenario, turn_count_max=500)
 
 
-async def use_executor(loop):
+async def use_executor(loop) -> None:
     await loop.run_in_executor(None, time.time)
 
 
-async def use_pool(loop):
+async def use_pool(loop) -> None:
     with ThreadPoolExecutor(1) as pool:
         await loop.run_in_executor(pool, time.time)
 
 
-async def use_thread(loop):
+async def use_thread(loop) -> None:
     await asyncio.to_thread(time.time)
 
 
-async def use_names(loop):
+async def use_names(loop) -> None:
     await loop.getaddrinfo("localhost", 80)
 
 
-async def use_descriptor(loop):
+async def use_descriptor(loop) -> None:
     loop.add_reader(0, print)
 
 
-async def use_socket(loop):
+async def use_socket(loop) -> None:
     with socket.socket() as real:
         await loop.sock_connect(real, ("127.0.0.1", 1))
 
 
-async def use_given_socket(loop):
+async def use_given_socket(loop) -> None:
     with socket.socket() as real:
         await loop.create_server(asyncio.Protocol, sock=real)
 
 
-async def use_tls(loop):
+async def use_tls(loop) -> None:
     await loop.create_connection(asyncio.Protocol, "driver", 1, ssl=True)
 
 
-async def use_datagrams(loop):
+async def use_datagrams(loop) -> None:
     await loop.create_datagram_endpoint(asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0))
 
 
-async def use_subprocess(loop):
+async def use_subprocess(loop) -> None:
     await asyncio.create_subprocess_exec("true")
 
 
-async def use_signal(loop):
+async def use_signal(loop) -> None:
     loop.add_signal_handler(15, print)
 
 
-async def use_unix_socket(loop):
+async def use_unix_socket(loop) -> None:
     await loop.create_unix_server(asyncio.Protocol, "/nowhere")
 
 
@@ -275,26 +277,26 @@ async def use_unix_socket(loop):
         use_datagrams, use_subprocess, use_signal,
     ],
 )  # fmt: skip
-def test_the_real_world_is_refused(use):
+def test_the_real_world_is_refused(use) -> None:
     with pytest.raises(RealWorldError, match="which the simulation does not have"):
         run(lambda: use(asyncio.get_running_loop()))
 
 
-def test_unix_sockets_do_not_exist():
+def test_unix_sockets_do_not_exist() -> None:
     with pytest.raises(NotImplementedError):
         run(lambda: use_unix_socket(asyncio.get_running_loop()))
 
 
-def test_a_call_from_another_thread_is_refused():
+def test_a_call_from_another_thread_is_refused() -> None:
     caught = []
 
-    def meddle(loop):
+    def meddle(loop) -> None:
         try:
             loop.call_soon_threadsafe(print)
         except RealWorldError as error:
             caught.append(error)
 
-    async def scenario():
+    async def scenario() -> None:
         thread = threading.Thread(target=meddle, args=(asyncio.get_running_loop(),))
         thread.start()
         thread.join()
@@ -303,10 +305,10 @@ def test_a_call_from_another_thread_is_refused():
     assert len(caught) == 1
 
 
-def test_an_error_of_a_callback_is_reported_and_kept(caplog):
+def test_an_error_of_a_callback_is_reported_and_kept(caplog: pytest.LogCaptureFixture) -> None:
     with Simulation(1) as simulation:
 
-        async def scenario():
+        async def scenario() -> None:
             asyncio.get_running_loop().call_soon(int, "x")
             await asyncio.sleep(1)
 
@@ -315,7 +317,7 @@ def test_an_error_of_a_callback_is_reported_and_kept(caplog):
     assert "Exception in callback" in caplog.text
 
 
-def test_the_garbage_collector_is_held_during_the_run_and_given_back():
+def test_the_garbage_collector_is_held_during_the_run_and_given_back() -> None:
     assert gc.isenabled()
 
     async def scenario():
@@ -325,10 +327,10 @@ def test_the_garbage_collector_is_held_during_the_run_and_given_back():
     assert gc.isenabled()
 
 
-def test_an_abandoned_pending_task_lives_on():
+def test_an_abandoned_pending_task_lives_on() -> None:
     """Nothing but the loop refers to it; asyncio alone would let the garbage collector end it, whenever."""
 
-    async def forgotten(seen):
+    async def forgotten(seen) -> None:
         await asyncio.sleep(10)
         seen.append("done")
 
@@ -342,11 +344,11 @@ def test_an_abandoned_pending_task_lives_on():
     assert run(scenario) == ["done"]
 
 
-def test_a_simulation_that_came_to_its_limit_closes_in_order():
+def test_a_simulation_that_came_to_its_limit_closes_in_order() -> None:
     simulation = Simulation(1, SimulationSettings(loop=LoopSettings(turn_count_max=100)))
     seen = []
 
-    async def main(host):
+    async def main(host) -> None:
         try:
             for _ in range(1000):
                 await asyncio.sleep(0)
@@ -365,7 +367,7 @@ def test_a_simulation_that_came_to_its_limit_closes_in_order():
     assert simulation.loop.unhandled == []
 
 
-def test_generators_are_finalised_by_their_own_process():
+def test_generators_are_finalised_by_their_own_process() -> None:
     closed_in = []
 
     async def numbers():
@@ -376,7 +378,7 @@ def test_generators_are_finalised_by_their_own_process():
             await asyncio.sleep(1)
             closed_in.append(asyncio.get_running_loop().current.name)  # type: ignore[attr-defined]
 
-    async def main(host):
+    async def main(host) -> None:
         async for _ in numbers():
             break
         await asyncio.sleep(5)
@@ -387,7 +389,7 @@ def test_generators_are_finalised_by_their_own_process():
     assert closed_in == ["machine"]
 
 
-def test_generators_of_a_dead_process_are_not_finalised():
+def test_generators_of_a_dead_process_are_not_finalised() -> None:
     closed = []
 
     async def numbers():
@@ -397,7 +399,7 @@ def test_generators_of_a_dead_process_are_not_finalised():
         finally:
             closed.append("closed")
 
-    async def main(host):
+    async def main(host) -> None:
         generator = numbers()
         await anext(generator)
         await asyncio.sleep(5)
@@ -405,7 +407,7 @@ def test_generators_of_a_dead_process_are_not_finalised():
     with Simulation(1) as simulation:
         host = simulation.host("machine", main)
 
-        async def scenario():
+        async def scenario() -> None:
             await asyncio.sleep(1)
             host.crash()
             gc.collect()

@@ -1,5 +1,7 @@
 """Links and their faults: delay, bandwidth, partitions, resets, silence, and what each side of a connection sees."""
 
+from __future__ import annotations
+
 import asyncio
 import errno
 import socket
@@ -16,28 +18,28 @@ PORT = 7
 class Sink(asyncio.Protocol):
     """A listening side that keeps what it gets and answers each read with its length if `is_echo`."""
 
-    def __init__(self, world):
+    def __init__(self, world) -> None:
         self.world = world
         self.data = bytearray()
         self.error = "open"
         world.sinks.append(self)
 
-    def connection_made(self, transport):
+    def connection_made(self, transport) -> None:
         self.transport = transport
 
-    def data_received(self, data):
+    def data_received(self, data) -> None:
         self.data += data
         if self.world.is_echo:
             self.transport.write(data)
 
-    def connection_lost(self, error):
+    def connection_lost(self, error) -> None:
         self.error = error
 
 
 class World:
     """A server that listens, a client that connects, and the scenario as driver."""
 
-    def __init__(self, seed=1, **network):
+    def __init__(self, seed=1, **network) -> None:
         self.simulation = Simulation(seed, SimulationSettings(network=NetworkSettings(**network)))
         self.network = self.simulation.network
         self.loop = self.simulation.loop
@@ -46,7 +48,7 @@ class World:
         self.server = self.simulation.host("server", self.serve)
         self.client = self.simulation.host("client")
 
-    async def serve(self, host):
+    async def serve(self, host) -> None:
         await asyncio.get_running_loop().create_server(lambda: Sink(self), None, PORT, backlog=2)
         await asyncio.get_running_loop().create_future()
 
@@ -58,14 +60,14 @@ class World:
         """Connect from the client; return a stream reader and writer, to be used on the client."""
         return await self.client.run(asyncio.open_connection("server", PORT))
 
-    async def send(self, writer, data):
-        async def write():
+    async def send(self, writer, data) -> None:
+        async def write() -> None:
             writer.write(data)
 
         await self.client.run(write())
 
 
-def test_a_message_takes_the_time_of_its_link():
+def test_a_message_takes_the_time_of_its_link() -> None:
     world = World(delay_s_min=0.5, delay_s_mean_extra=0.0)
     world.is_echo = True
 
@@ -83,7 +85,7 @@ def test_a_message_takes_the_time_of_its_link():
     assert exchange_s == pytest.approx(1.0, abs=0.01)
 
 
-def test_bandwidth_is_shared_by_the_connections_of_a_link():
+def test_bandwidth_is_shared_by_the_connections_of_a_link() -> None:
     world = World(bytes_per_s=1_000_000)
 
     async def scenario():
@@ -99,32 +101,32 @@ def test_bandwidth_is_shared_by_the_connections_of_a_link():
     assert 1.0 <= world.run(scenario) < 1.1
 
 
-def test_an_unknown_host_has_no_address():
+def test_an_unknown_host_has_no_address() -> None:
     world = World()
     with pytest.raises(socket.gaierror, match="nowhere"):
         world.run(lambda: world.client.run(asyncio.open_connection("nowhere", PORT)))
 
 
-def test_a_port_without_listener_refuses():
+def test_a_port_without_listener_refuses() -> None:
     world = World()
     with pytest.raises(ConnectionRefusedError, match="server:8"):
         world.run(lambda: world.client.run(asyncio.open_connection("server", 8)))
 
 
-def test_a_host_cannot_listen_under_the_name_of_another():
+def test_a_host_cannot_listen_under_the_name_of_another() -> None:
     world = World()
 
-    async def listen():
+    async def listen() -> None:
         await asyncio.get_running_loop().create_server(asyncio.Protocol, "server", 1)
 
     with pytest.raises(OSError, match="not its name"):
         world.run(lambda: world.client.run(listen()))
 
 
-def test_a_full_backlog_keeps_connections_waiting_until_the_host_continues():
+def test_a_full_backlog_keeps_connections_waiting_until_the_host_continues() -> None:
     world = World()
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(1)
         world.server.pause()
         tasks = [asyncio.ensure_future(world.connect()) for _ in range(3)]
@@ -139,7 +141,7 @@ def test_a_full_backlog_keeps_connections_waiting_until_the_host_continues():
     world.run(scenario)
 
 
-def test_a_connect_across_a_partition_waits_for_its_end():
+def test_a_connect_across_a_partition_waits_for_its_end() -> None:
     world = World()
 
     async def scenario():
@@ -154,7 +156,7 @@ def test_a_connect_across_a_partition_waits_for_its_end():
 
 
 @pytest.mark.parametrize("direction", [("client", "server"), ("server", "client")])
-def test_a_connect_needs_both_directions(direction):
+def test_a_connect_needs_both_directions(direction: tuple[str, str]) -> None:
     world = World(connect_timeout_s=20)
 
     async def scenario():
@@ -167,14 +169,14 @@ def test_a_connect_needs_both_directions(direction):
     assert world.run(scenario) == pytest.approx(1021, abs=0.1)
 
 
-def test_a_cancelled_connect_leaves_nothing_behind():
+def test_a_cancelled_connect_leaves_nothing_behind() -> None:
     world = World(delay_s_min=1.0, delay_s_mean_extra=0.0)
 
-    async def impatient(after_s):
+    async def impatient(after_s) -> None:
         async with asyncio.timeout(after_s):
             await asyncio.open_connection("server", PORT)
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(1)
         for after_s in (0.5, 1.5, 1.999999):
             with pytest.raises(TimeoutError):
@@ -188,10 +190,10 @@ def test_a_cancelled_connect_leaves_nothing_behind():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_data_held_by_a_partition_arrives_in_order_after_it(seed):
+def test_data_held_by_a_partition_arrives_in_order_after_it(seed: int) -> None:
     world = World(seed)
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(1)
         _, writer = await world.connect()
         await world.send(writer, b"1")
@@ -211,11 +213,11 @@ def test_data_held_by_a_partition_arrives_in_order_after_it(seed):
     world.run(scenario)
 
 
-def test_a_one_way_partition_lets_the_other_way_pass():
+def test_a_one_way_partition_lets_the_other_way_pass() -> None:
     world = World()
     world.is_echo = True
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(1)
         reader, writer = await world.connect()
         world.network.block("server", "client")
@@ -228,10 +230,10 @@ def test_a_one_way_partition_lets_the_other_way_pass():
     world.run(scenario)
 
 
-def test_without_acknowledgements_a_sender_gets_stuck_and_continues_later():
+def test_without_acknowledgements_a_sender_gets_stuck_and_continues_later() -> None:
     world = World(kernel_buffer_bytes=1000)
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(1)
         _, writer = await world.connect()
         world.network.block("server", "client")
@@ -246,10 +248,10 @@ def test_without_acknowledgements_a_sender_gets_stuck_and_continues_later():
 
 
 @pytest.mark.parametrize("direction", [("client", "server"), ("server", "client")])
-def test_a_connection_without_progress_times_out_at_the_sender_alone(direction):
+def test_a_connection_without_progress_times_out_at_the_sender_alone(direction: tuple[str, str]) -> None:
     world = World(retransmission_timeout_s=30)
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(1)
         reader, writer = await world.connect()
         world.network.block(*direction)
@@ -263,11 +265,11 @@ def test_a_connection_without_progress_times_out_at_the_sender_alone(direction):
     world.run(scenario)
 
 
-def test_an_idle_connection_survives_a_partition():
+def test_an_idle_connection_survives_a_partition() -> None:
     world = World(retransmission_timeout_s=30)
     world.is_echo = True
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(1)
         reader, writer = await world.connect()
         world.network.partition("client", "server")
@@ -279,10 +281,10 @@ def test_an_idle_connection_survives_a_partition():
     world.run(scenario)
 
 
-def test_overlapping_partitions_end_with_the_last():
+def test_overlapping_partitions_end_with_the_last() -> None:
     world = World()
 
-    async def scenario():
+    async def scenario() -> None:
         world.network.partition("client", "server")
         world.network.partition("client", "server")
         world.network.heal("client", "server")
@@ -293,7 +295,7 @@ def test_overlapping_partitions_end_with_the_last():
     world.run(scenario)
 
 
-def test_a_reset_ends_both_sides_and_may_lose_what_is_on_the_way():
+def test_a_reset_ends_both_sides_and_may_lose_what_is_on_the_way() -> None:
     outcomes = set()
     for seed in range(20):
         world = World(seed)
@@ -315,7 +317,7 @@ def test_a_reset_ends_both_sides_and_may_lose_what_is_on_the_way():
     assert outcomes == {b"", b"x"}
 
 
-def test_no_bytes_arrive_after_bytes_lost_by_a_reset():
+def test_no_bytes_arrive_after_bytes_lost_by_a_reset() -> None:
     """They waited to be sent again, and what was sent later was on its way already: TCP never delivers that."""
     for seed in range(20):
         world = World(seed)
@@ -336,7 +338,7 @@ def test_no_bytes_arrive_after_bytes_lost_by_a_reset():
         assert world.run(scenario) in (b"", b"first", b"firstsecond")
 
 
-def test_a_slow_link_is_slow_until_it_is_not():
+def test_a_slow_link_is_slow_until_it_is_not() -> None:
     world = World(delay_s_min=0.001, delay_s_mean_extra=0.0)
     world.is_echo = True
 
@@ -362,7 +364,7 @@ def test_a_slow_link_is_slow_until_it_is_not():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_killed_process_ends_its_connections(seed):
+def test_a_killed_process_ends_its_connections(seed: int) -> None:
     world = World(seed)
 
     async def scenario():
@@ -383,10 +385,10 @@ def test_a_killed_process_ends_its_connections(seed):
     assert world.run(scenario) in ("end of file", "reset")
 
 
-def test_a_machine_without_power_is_silent_and_resets_when_it_is_back():
+def test_a_machine_without_power_is_silent_and_resets_when_it_is_back() -> None:
     world = World()
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(1)
         reader, writer = await world.connect()
         world.server.crash(Death.POWER)
@@ -402,10 +404,10 @@ def test_a_machine_without_power_is_silent_and_resets_when_it_is_back():
     world.run(scenario)
 
 
-def test_a_paused_host_takes_data_up_to_its_buffers():
+def test_a_paused_host_takes_data_up_to_its_buffers() -> None:
     world = World(kernel_buffer_bytes=1000)
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(1)
         _, writer = await world.connect()
         await asyncio.sleep(1)
@@ -421,20 +423,20 @@ def test_a_paused_host_takes_data_up_to_its_buffers():
     world.run(scenario)
 
 
-def test_reads_are_cut_at_drawn_places():
+def test_reads_are_cut_at_drawn_places() -> None:
     lengths = set()
 
     class Measure(Sink):
-        def data_received(self, data):
+        def data_received(self, data) -> None:
             lengths.add(len(data))
             super().data_received(data)
 
     world = World(cut_rate=0.9)
 
-    async def scenario():
+    async def scenario() -> None:
         loop = asyncio.get_running_loop()
 
-        async def listen():
+        async def listen() -> None:
             await loop.create_server(lambda: Measure(world), None, 9)
 
         await world.server.run(listen())
@@ -448,18 +450,18 @@ def test_reads_are_cut_at_drawn_places():
 
 
 @pytest.mark.parametrize("has_unsent", [False, True])
-def test_a_reset_is_noticed_by_writing_even_when_nothing_is_read(has_unsent):
+def test_a_reset_is_noticed_by_writing_even_when_nothing_is_read(has_unsent: bool) -> None:
     world = World(kernel_buffer_bytes=1000)
     ends = []
 
     class Deaf(asyncio.Protocol):
-        def connection_made(self, transport):
+        def connection_made(self, transport) -> None:
             transport.pause_reading()
 
-        def connection_lost(self, error):
+        def connection_lost(self, error) -> None:
             ends.append(error)
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(1)
         transport, _ = await world.client.run(asyncio.get_running_loop().create_connection(Deaf, "server", PORT))
         if has_unsent:
@@ -475,25 +477,25 @@ def test_a_reset_is_noticed_by_writing_even_when_nothing_is_read(has_unsent):
         assert [type(error) for error in ends] == [ConnectionResetError]
         await world.client.run(write(transport, b"x"))
 
-    async def write(transport, data):
+    async def write(transport, data) -> None:
         transport.write(data)
 
     world.run(scenario)
 
 
-def test_a_protocol_without_room_in_its_buffer_loses_its_connection():
+def test_a_protocol_without_room_in_its_buffer_loses_its_connection() -> None:
     class Full(asyncio.BufferedProtocol):
         def get_buffer(self, sizehint):
             return bytearray()
 
-        def connection_lost(self, error):
+        def connection_lost(self, error) -> None:
             ends.append(str(error))
 
     world = World()
     ends = []
 
-    async def scenario():
-        async def listen():
+    async def scenario() -> None:
+        async def listen() -> None:
             await asyncio.get_running_loop().create_server(Full, None, 9)
 
         await world.server.run(listen())
@@ -505,10 +507,10 @@ def test_a_protocol_without_room_in_its_buffer_loses_its_connection():
     assert ends == ["get_buffer() returned an empty buffer"]
 
 
-def test_a_server_serves_until_it_is_cancelled_or_closed():
+def test_a_server_serves_until_it_is_cancelled_or_closed() -> None:
     world = World()
 
-    async def scenario():
+    async def scenario() -> None:
         async def listen():
             return await asyncio.get_running_loop().create_server(asyncio.Protocol, None, 9, start_serving=False)
 
@@ -529,10 +531,10 @@ def test_a_server_serves_until_it_is_cancelled_or_closed():
     world.run(scenario)
 
 
-def test_connections_that_wait_to_be_accepted_are_reset_when_the_server_closes():
+def test_connections_that_wait_to_be_accepted_are_reset_when_the_server_closes() -> None:
     world = World()
 
-    async def scenario():
+    async def scenario() -> None:
         async def listen():
             return await asyncio.get_running_loop().create_server(lambda: Sink(world), None, 9)
 
@@ -549,15 +551,15 @@ def test_connections_that_wait_to_be_accepted_are_reset_when_the_server_closes()
     world.run(scenario)
 
 
-def test_bytes_for_a_connection_that_is_gone_are_answered_by_a_reset():
+def test_bytes_for_a_connection_that_is_gone_are_answered_by_a_reset() -> None:
     world = World()
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(1)
         reader, writer = await world.connect()
         await asyncio.sleep(1)
 
-        async def hang_up():
+        async def hang_up() -> None:
             world.sinks[0].transport.close()
 
         await world.server.run(hang_up())

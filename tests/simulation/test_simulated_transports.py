@@ -4,7 +4,11 @@ What the simulated one may do and a real one seldom does (cut reads anywhere) is
 must hold for both.
 """
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,19 +20,19 @@ MIB = 1024 * 1024
 class Recorder(asyncio.Protocol):
     """Keeps all that it receives."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.calls = []
         self.data = bytearray()
         self.lost = asyncio.get_running_loop().create_future()
         self.changed = asyncio.Event()
         self.keep_open = False
 
-    def connection_made(self, transport):
+    def connection_made(self, transport) -> None:
         self.transport = transport
         self.calls.append("made")
         self.changed.set()
 
-    def data_received(self, data):
+    def data_received(self, data) -> None:
         assert isinstance(data, bytes)
         assert data
         self.data += data
@@ -39,21 +43,21 @@ class Recorder(asyncio.Protocol):
         self.changed.set()
         return self.keep_open
 
-    def pause_writing(self):
+    def pause_writing(self) -> None:
         self.calls.append("pause")
         self.changed.set()
 
-    def resume_writing(self):
+    def resume_writing(self) -> None:
         self.calls.append("resume")
         self.changed.set()
 
-    def connection_lost(self, error):
+    def connection_lost(self, error) -> None:
         self.calls.append("lost")
         self.error = error
         self.lost.set_result(error)
         self.changed.set()
 
-    async def until(self, condition):
+    async def until(self, condition) -> None:
         async with asyncio.timeout(20):
             while not condition():
                 self.changed.clear()
@@ -61,25 +65,25 @@ class Recorder(asyncio.Protocol):
 
 
 class BufferedRecorder(Recorder, asyncio.BufferedProtocol):
-    def __init__(self, size=1000):
+    def __init__(self, size=1000) -> None:
         super().__init__()
         self.buffer = bytearray(size)
 
     def get_buffer(self, sizehint):
         return memoryview(self.buffer)
 
-    def buffer_updated(self, count):
+    def buffer_updated(self, count) -> None:
         assert 0 < count <= len(self.buffer)
         self.data += self.buffer[:count]
         self.changed.set()
 
 
 @pytest.fixture(params=["real", *(f"simulated {seed}" for seed in range(4))])
-def over(request):
+def over(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Run a scenario that gets a connected pair of protocols, made by two factories."""
 
-    def run(scenario, make_client=Recorder, make_server=Recorder):
-        async def play(host):
+    def run(scenario, make_client=Recorder, make_server=Recorder) -> None:
+        async def play(host) -> None:
             loop = asyncio.get_running_loop()
             accepted = loop.create_future()
 
@@ -124,8 +128,8 @@ def pattern(length):
     return bytes(range(251)) * (length // 251) + bytes(length % 251)
 
 
-def test_bytes_arrive_whole_and_in_order(over):
-    async def scenario(client, server):
+def test_bytes_arrive_whole_and_in_order(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         data = pattern(3 * MIB)
         position, step = 0, 1
         while position < len(data):
@@ -137,8 +141,8 @@ def test_bytes_arrive_whole_and_in_order(over):
     over(scenario)
 
 
-def test_a_buffered_protocol_gets_the_same_bytes(over):
-    async def scenario(client, server):
+def test_a_buffered_protocol_gets_the_same_bytes(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         data = pattern(100_000)
         client.transport.writelines([data[:10], memoryview(data)[10:70_000], bytearray(data[70_000:])])
         await server.until(lambda: len(server.data) == len(data))
@@ -147,8 +151,8 @@ def test_a_buffered_protocol_gets_the_same_bytes(over):
     over(scenario, make_server=BufferedRecorder)
 
 
-def test_data_flows_in_both_directions_at_once(over):
-    async def scenario(client, server):
+def test_data_flows_in_both_directions_at_once(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         client.transport.write(b"a" * MIB)
         server.transport.write(b"b" * MIB)
         await client.until(lambda: len(client.data) == MIB)
@@ -159,8 +163,8 @@ def test_data_flows_in_both_directions_at_once(over):
     over(scenario)
 
 
-def test_a_written_buffer_may_be_changed_afterwards(over):
-    async def scenario(client, server):
+def test_a_written_buffer_may_be_changed_afterwards(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         data = bytearray(b"before")
         server.transport.pause_reading()
         client.transport.write(data)
@@ -172,8 +176,8 @@ def test_a_written_buffer_may_be_changed_afterwards(over):
     over(scenario)
 
 
-def test_a_reader_that_pauses_gets_nothing_until_it_resumes(over):
-    async def scenario(client, server):
+def test_a_reader_that_pauses_gets_nothing_until_it_resumes(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         server.transport.pause_reading()
         assert not server.transport.is_reading()
         client.transport.write(b"later")
@@ -186,8 +190,8 @@ def test_a_reader_that_pauses_gets_nothing_until_it_resumes(over):
     over(scenario)
 
 
-def test_a_writer_is_paused_by_a_reader_that_does_not_read_and_resumed_when_it_does(over):
-    async def scenario(client, server):
+def test_a_writer_is_paused_by_a_reader_that_does_not_read_and_resumed_when_it_does(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         client.transport.set_write_buffer_limits(high=100_000)
         assert client.transport.get_write_buffer_limits() == (25_000, 100_000)
         server.transport.pause_reading()
@@ -207,16 +211,16 @@ def test_a_writer_is_paused_by_a_reader_that_does_not_read_and_resumed_when_it_d
     over(scenario)
 
 
-def test_bad_limits_are_refused(over):
-    async def scenario(client, server):
+def test_bad_limits_are_refused(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         with pytest.raises(ValueError, match="high"):
             client.transport.set_write_buffer_limits(high=1, low=2)
 
     over(scenario)
 
 
-def test_close_sends_written_bytes_and_then_ends_both_sides(over):
-    async def scenario(client, server):
+def test_close_sends_written_bytes_and_then_ends_both_sides(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         client.transport.write(bytes(5 * MIB))
         client.transport.close()
         assert client.transport.is_closing()
@@ -230,8 +234,8 @@ def test_close_sends_written_bytes_and_then_ends_both_sides(over):
     over(scenario)
 
 
-def test_nothing_is_received_after_close(over):
-    async def scenario(client, server):
+def test_nothing_is_received_after_close(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         server.transport.write(b"unwanted")
         client.transport.close()
         await asyncio.wait_for(client.lost, 20)
@@ -240,8 +244,8 @@ def test_nothing_is_received_after_close(over):
     over(scenario)
 
 
-def test_connection_lost_is_not_called_from_within_close(over):
-    async def scenario(client, server):
+def test_connection_lost_is_not_called_from_within_close(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         client.transport.close()
         assert "lost" not in client.calls
         await client.lost
@@ -249,8 +253,8 @@ def test_connection_lost_is_not_called_from_within_close(over):
     over(scenario)
 
 
-def test_abort_ends_at_once_without_sending_the_rest(over):
-    async def scenario(client, server):
+def test_abort_ends_at_once_without_sending_the_rest(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         server.transport.pause_reading()
         client.transport.write(bytes(64 * MIB))
         client.transport.abort()
@@ -263,8 +267,8 @@ def test_abort_ends_at_once_without_sending_the_rest(over):
     over(scenario)
 
 
-def test_writes_after_the_end_are_dropped(over):
-    async def scenario(client, server):
+def test_writes_after_the_end_are_dropped(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         client.transport.abort()
         client.transport.write(b"lost")
         await client.lost
@@ -276,8 +280,8 @@ def test_writes_after_the_end_are_dropped(over):
     over(scenario)
 
 
-def test_write_eof_half_closes(over):
-    async def scenario(client, server):
+def test_write_eof_half_closes(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         server.keep_open = True
         assert client.transport.can_write_eof()
         client.transport.write(b"question")
@@ -294,8 +298,8 @@ def test_write_eof_half_closes(over):
     over(scenario)
 
 
-def test_close_after_write_eof_sends_everything_and_one_end(over):
-    async def scenario(client, server):
+def test_close_after_write_eof_sends_everything_and_one_end(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         client.transport.write(bytes(2 * MIB))
         client.transport.write_eof()
         client.transport.write_eof()
@@ -308,14 +312,14 @@ def test_close_after_write_eof_sends_everything_and_one_end(over):
     over(scenario)
 
 
-def test_a_protocol_that_raises_loses_its_connection():
+def test_a_protocol_that_raises_loses_its_connection() -> None:
     """Simulated alone: a real loop also logs, which is not the contract here."""
 
     class Broken(Recorder):
-        def data_received(self, data):
+        def data_received(self, data) -> None:
             raise ValueError("broken")
 
-    async def play():
+    async def play() -> None:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(Broken, None, 5)
         transport, client = await loop.create_connection(Recorder, "localhost", 5)
@@ -329,8 +333,8 @@ def test_a_protocol_that_raises_loses_its_connection():
         assert ["broken" in str(context["exception"]) for context in simulation.loop.unhandled] == [True]
 
 
-def test_a_connection_to_a_port_without_a_listener_is_refused(over):
-    async def scenario(client, server):
+def test_a_connection_to_a_port_without_a_listener_is_refused(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         port = client.transport.get_extra_info("sockname")[1]
         with pytest.raises(ConnectionRefusedError):
             await asyncio.get_running_loop().create_connection(Recorder, "127.0.0.1", port)
@@ -338,8 +342,8 @@ def test_a_connection_to_a_port_without_a_listener_is_refused(over):
     over(scenario)
 
 
-def test_a_port_is_given_once(over):
-    async def scenario(client, server):
+def test_a_port_is_given_once(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         host, port = server.transport.get_extra_info("sockname")[:2]
         with pytest.raises(OSError, match=r"in use|listened on already"):
             await asyncio.get_running_loop().create_server(Recorder, host, port)
@@ -347,12 +351,12 @@ def test_a_port_is_given_once(over):
     over(scenario)
 
 
-def test_streams_work_over_it(over):
-    async def scenario(client, server):
+def test_streams_work_over_it(over: Callable[..., Any]) -> None:
+    async def scenario(client, server) -> None:
         loop = asyncio.get_running_loop()
         assert loop.is_running()
 
-        async def echo(reader, writer):
+        async def echo(reader, writer) -> None:
             while line := await reader.readline():
                 writer.write(line.upper())
                 await writer.drain()

@@ -3,6 +3,8 @@
 Before any other result of a simulation counts, this does.
 """
 
+from __future__ import annotations
+
 import hashlib
 import io
 import os
@@ -34,14 +36,14 @@ def trace_of(seed, kind, hash_seed):
 
 
 @pytest.mark.parametrize("kind", ["combined", "apart"])
-def test_a_seed_has_one_trace_in_every_process(kind):
+def test_a_seed_has_one_trace_in_every_process(kind: str) -> None:
     first = trace_of(11, kind, "1")
     assert len(first.splitlines()) > 2000
     assert first == trace_of(11, kind, "4242")
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_seed_has_one_trace_in_one_process(seed):
+def test_a_seed_has_one_trace_in_one_process(seed: int) -> None:
     traces = []
     for _ in range(2):
         sink = io.StringIO()
@@ -50,12 +52,12 @@ def test_a_seed_has_one_trace_in_one_process(seed):
     assert traces[0] == traces[1]
 
 
-def test_seeds_differ():
+def test_seeds_differ() -> None:
     digests = {simulated_workload.run(seed, is_combined=True, duration_s=1.0)[0] for seed in range(4)}
     assert len(digests) == 4
 
 
-def test_the_digest_is_that_of_the_lines():
+def test_the_digest_is_that_of_the_lines() -> None:
     sink = io.StringIO()
     trace = Trace(tail_line_count_max=3, sink=sink)
     for number in range(1000):

@@ -25,11 +25,11 @@ def simulate(coroutine_of, *, seed=1, trace=None, **work):
         return simulation.run(lambda: coroutine_of(simulation, host))
 
 
-def strike(simulation, fault: Fault):
+def strike(simulation, fault: Fault) -> None:
     FaultPlan((PlannedFault(0.0, fault),)).start(simulation)
 
 
-def write(disk, path, data):
+def write(disk, path, data) -> None:
     disk.make_directory(path.rpartition("/")[0])
     file = disk.open(path, create=True)
     file.write(0, [data])
@@ -47,7 +47,7 @@ async def timed(host, function, *arguments):
     return await host.run(call())
 
 
-def test_a_stalled_place_holds_its_calls_and_no_others():
+def test_a_stalled_place_holds_its_calls_and_no_others() -> None:
     async def scenario(simulation, host):
         strike(simulation, DiskStall("machine", "/tier2/", STALL_S))
         await asyncio.sleep(0.01)
@@ -62,7 +62,7 @@ def test_a_stalled_place_holds_its_calls_and_no_others():
     assert log_s < 0.01
 
 
-def test_work_that_stalls_keeps_its_thread_so_others_wait():
+def test_work_that_stalls_keeps_its_thread_so_others_wait() -> None:
     async def scenario(simulation, host):
         strike(simulation, DiskStall("machine", "/tier2/", STALL_S))
         await asyncio.sleep(0.01)
@@ -75,10 +75,10 @@ def test_work_that_stalls_keeps_its_thread_so_others_wait():
 
 
 @pytest.mark.parametrize("death", Death)
-def test_a_process_dies_in_the_midst_of_work_that_stalls(death):
+def test_a_process_dies_in_the_midst_of_work_that_stalls(death) -> None:
     """Nothing of what the dead process was about to do happens when the stall ends."""
 
-    async def scenario(simulation, host):
+    async def scenario(simulation, host) -> None:
         strike(simulation, DiskStall("machine", "/tier2/", STALL_S))
         await asyncio.sleep(0.01)
         host.runtime.work.run(write, host.disk, "/tier2/chunk", b"a")
@@ -94,8 +94,8 @@ def test_a_process_dies_in_the_midst_of_work_that_stalls(death):
     simulate(scenario)
 
 
-def test_a_host_dies_at_a_disk_call_of_held_work():
-    async def scenario(simulation, host):
+def test_a_host_dies_at_a_disk_call_of_held_work() -> None:
+    async def scenario(simulation, host) -> None:
         host.crash_at_disk_call(3, down_s=0.5)
         host.runtime.work.run(write, host.disk, "/tier2/chunk", b"a")
         await asyncio.sleep(2.0)
@@ -105,7 +105,7 @@ def test_a_host_dies_at_a_disk_call_of_held_work():
     simulate(scenario, cut_rate=1.0)
 
 
-def test_held_calls_keep_waiting_while_their_host_is_paused():
+def test_held_calls_keep_waiting_while_their_host_is_paused() -> None:
     async def scenario(simulation, host):
         job = asyncio.create_task(timed(host, write, host.disk, "/chunk", b"a"))
         await asyncio.sleep(0.001)
@@ -119,7 +119,7 @@ def test_held_calls_keep_waiting_while_their_host_is_paused():
     assert simulate(scenario, cut_rate=1.0, cut_s_max=0.5) == {"/chunk": b"a"}
 
 
-def test_work_is_cut_in_two_and_others_come_between():
+def test_work_is_cut_in_two_and_others_come_between() -> None:
     """One job's write and sync are some time apart; with the same seed it is the same time."""
 
     async def scenario(simulation, host):
@@ -134,16 +134,16 @@ def test_work_is_cut_in_two_and_others_come_between():
     assert max(time_s for time_s, _ in times) > 0.5
 
 
-def test_errors_of_held_work_are_raised_to_its_caller():
-    async def scenario(simulation, host):
+def test_errors_of_held_work_are_raised_to_its_caller() -> None:
+    async def scenario(simulation, host) -> None:
         with pytest.raises(FileNotFoundError):
             await timed(host, host.disk.remove, "/nothing")
 
     simulate(scenario, cut_rate=1.0)
 
 
-def test_a_simulation_ends_with_work_held():
-    async def scenario(simulation, host):
+def test_a_simulation_ends_with_work_held() -> None:
+    async def scenario(simulation, host) -> None:
         strike(simulation, DiskStall("machine", "/", STALL_S))
         await asyncio.sleep(0.01)
         host.runtime.work.run(write, host.disk, "/a", b"a")
@@ -153,8 +153,8 @@ def test_a_simulation_ends_with_work_held():
     simulate(scenario)
 
 
-def test_a_full_disk_accepts_what_fits_and_no_further_file():
-    async def scenario(simulation, host):
+def test_a_full_disk_accepts_what_fits_and_no_further_file() -> None:
+    async def scenario(simulation, host) -> None:
         write(host.disk, "/before", bytes(100))
         strike(simulation, DiskFull("machine", 10, 1.0))
         await asyncio.sleep(0.1)
@@ -170,8 +170,8 @@ def test_a_full_disk_accepts_what_fits_and_no_further_file():
     simulate(scenario)
 
 
-def test_without_descriptors_nothing_is_opened_and_open_files_work():
-    async def scenario(simulation, host):
+def test_without_descriptors_nothing_is_opened_and_open_files_work() -> None:
+    async def scenario(simulation, host) -> None:
         file = host.disk.open("/open", create=True)
         strike(simulation, NoDescriptors("machine", 1.0))
         await asyncio.sleep(0.1)
@@ -187,8 +187,8 @@ def test_without_descriptors_nothing_is_opened_and_open_files_work():
     simulate(scenario)
 
 
-def test_troubles_of_a_disk_add_up_and_end_each_for_itself():
-    async def scenario(simulation, host):
+def test_troubles_of_a_disk_add_up_and_end_each_for_itself() -> None:
+    async def scenario(simulation, host) -> None:
         strike(simulation, DiskFull("machine", 0, 2.0))
         strike(simulation, NoDescriptors("machine", 1.0))
         await asyncio.sleep(0.5)
@@ -201,10 +201,10 @@ def test_troubles_of_a_disk_add_up_and_end_each_for_itself():
     simulate(scenario)
 
 
-def test_missing_storage_is_an_empty_directory_and_comes_back_as_it_was():
+def test_missing_storage_is_an_empty_directory_and_comes_back_as_it_was() -> None:
     """Across a power failure as well. Files written under the mount point are hidden again."""
 
-    async def scenario(simulation, host):
+    async def scenario(simulation, host) -> None:
         write(host.disk, "/data/tier2/chunk", b"a")
         host.disk.open("/data/tier2/unsynced", create=True).write(0, [b"b"])
         strike(simulation, StorageMissing("machine", "/data/tier2", 2.0))
@@ -221,7 +221,7 @@ def test_missing_storage_is_an_empty_directory_and_comes_back_as_it_was():
     simulate(scenario)
 
 
-def test_faults_of_storage_are_read_back_as_they_were_printed():
+def test_faults_of_storage_are_read_back_as_they_were_printed() -> None:
     plan = FaultPlan(
         (
             PlannedFault(0.5, DiskFull("a", 4096, 1.0)),
@@ -234,8 +234,8 @@ def test_faults_of_storage_are_read_back_as_they_were_printed():
     assert plan.end_s == 6.5
 
 
-def test_a_host_without_that_directory_misses_nothing():
-    async def scenario(simulation, host):
+def test_a_host_without_that_directory_misses_nothing() -> None:
+    async def scenario(simulation, host) -> None:
         strike(simulation, StorageMissing("machine", "/data/tier2", 1.0))
         await asyncio.sleep(2.0)
         assert host.disk.files() == {}

@@ -80,12 +80,12 @@ def took_s(seed: int, *changes: str) -> dict[str, float]:
 def unfair_lanes() -> Iterator[None]:
     """Make a released lock free for the first to take it: the waiters only try again."""
 
-    async def acquire(self, lane):
+    async def acquire(self, lane) -> None:
         while self._is_held:  # noqa: ASYNC110  # The bug that is planted.
             await asyncio.sleep(0.01)
         self._is_held, self._lane = True, lane
 
-    def release(self):
+    def release(self) -> None:
         self._is_held = False
 
     with pytest.MonkeyPatch.context() as patch:
@@ -95,14 +95,14 @@ def unfair_lanes() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_update_and_seal_take_less_than_a_second_under_eight_committing_writers(seed):
+def test_update_and_seal_take_less_than_a_second_under_eight_committing_writers(seed: int) -> None:
     """All three of writers, controller and store are simulated: a slow machine changes nothing."""
     took = took_s(seed, "update", "seal")
     assert set(took) == {"update", "seal"}
     assert max(took.values()) < LIMIT_S, took
 
 
-def test_lanes_that_are_unfair_make_changes_wait_for_longer_than_a_second():
+def test_lanes_that_are_unfair_make_changes_wait_for_longer_than_a_second() -> None:
     """What the test above is there to see: commits take the lock again and again, and an update does not get it."""
     with unfair_lanes():
         took = took_s(1, "update")
