@@ -91,13 +91,13 @@ class Browser:
 
     def until(self, condition: Any, what: str) -> Any:
         """Wait until a condition returns something true, and return it."""
-        from selenium.common.exceptions import StaleElementReferenceException
+        from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 
         ends = time.monotonic() + _WAIT_S
         while True:
             try:
                 found = condition()
-            except StaleElementReferenceException:
+            except (NoSuchElementException, StaleElementReferenceException):
                 found = None  # The page was replaced while it was read.
             if found:
                 return found

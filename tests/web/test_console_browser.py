@@ -216,6 +216,15 @@ def test_pages_work_without_javascript(address: str) -> None:
         browser.until(lambda: "3 events" in browser.text, "the events")
         browser.link("segments").click()
         assert len(browser.driver.find_elements("css selector", "svg .box")) == 4
+        browser.link("Tasks").click()
+        browser.until(lambda: "lake" in browser.text, "the export")
+        browser.link("Cluster").click()
+        browser.link("drain…").click()
+        browser.field("Type").send_keys("a")
+        browser.press("Drain")
+        browser.until(lambda: "Drain store a: done" in browser.text, "the result")
+        browser.open("/console/account/audit")
+        browser.until(lambda: "10.0.0.7" in browser.text, "the audit log")
 
 
 def test_a_filter_and_columns_are_used_as_a_reader_of_events_would(browser: Browser) -> None:
