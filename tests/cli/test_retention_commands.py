@@ -69,7 +69,7 @@ def explanation(**changes: object) -> RetentionExplanation:
         "chosen": place(107 * kib), "bound": place(107 * kib), "min_cut": RecordedCut(40, 117 * kib),
         "max_cut": RecordedCut(200, 100 * kib),
         "cuts": tuple(RecordedCut(300 - 100 * number, (100 + 7 * number) * kib) for number in range(3)),
-        "cut_count": 3, "subscriber_count": 2, "is_cut_due": True, "interval_s": 30.0, "next_look_s": 12.3,
+        "cut_count": 3, "subscriber_count": 2, "is_cut_due": True, "interval_s": 30.0, "next_scan_s": 12.3,
         "subscribers": (
             RetentionSubscriber("shop/slow", True, place(107 * kib), True),
             RetentionSubscriber("shop/late", False, place(128 * kib), False),
@@ -115,8 +115,8 @@ def test_text_explains_a_stream_that_is_not_truncated() -> None:
     assert line("now", is_sealed=True, **nothing) == "nothing is deleted: the stream is sealed"
     assert line("next scan", is_sealed=True, **nothing) == "none"
     assert "retention is switched off" in line("now", is_enabled=False)
-    assert line("next scan", next_look_s=None) == "within 30s, by another controller"
-    assert line("next scan", next_look_s=0.0) == "now"
+    assert line("next scan", next_scan_s=None) == "within 30s, by another controller"
+    assert line("next scan", next_scan_s=0.0) == "now"
     assert line("because", **nothing).endswith("; but that cut does not exist, or is not after the stream's head")
     assert line("because", row="TIME_WITHOUT_CUT", **nothing) == "no recorded cut is as old as the minimum"
     assert line("because", row="ROW_99") == "ROW_99"  # Of a later release.
@@ -183,8 +183,8 @@ def test_a_stream_is_explained_from_the_command_line(run: Run, uri: str, tmp_pat
         assert found.tail.cut == client.tail("shop/orders")
         assert found.bound is not None
         assert found.bound.cut == client.head("shop/orders")
-        assert found.next_look_s is not None
-        assert 80_000 < found.next_look_s <= 90_000
+        assert found.next_scan_s is not None
+        assert 80_000 < found.next_scan_s <= 90_000
         told = run("retention", "explain", "shop/orders", "--json", "--svg", str(tmp_path / "o.svg")).ok.json
         assert (told["type"], told["row"], told["bytes"], told["new_head"]) == ("retention", found.row, 1000, None)
         assert told["policy"] == {"kind": "by_size", "min": 100, "max": 100_000}

@@ -169,7 +169,7 @@ async def test_a_segment_that_was_looked_at_in_vain_is_muted(cluster, advisor):
 
 
 async def test_mutes_end(cluster, advisor):
-    """With none at all the next look tries again."""
+    """With none at all the next scan tries again."""
     service = await started(cluster, advisor, 2, TWO, mute_s=0.0)
     advisor.cold(0, 1)
     await look(service)

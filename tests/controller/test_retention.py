@@ -179,21 +179,21 @@ async def test_of_very_many_cuts_and_subscribers_some_are_explained(house: Calla
     assert (found.interval_ms, found.row) == (60_000, RetentionRow.SIZE_BELOW_MIN_WITHOUT_CUT)
 
 
-async def test_when_the_next_look_is(house: Callable[..., Awaitable[House]]) -> None:
+async def test_when_the_next_scan_is(house: Callable[..., Awaitable[House]]) -> None:
     """The owner reports when the next cycle begins, by time not before a cut is due; other controllers do not know."""
     settings = ControllerSettings(retention=RetentionSettings(interval_s=1000.0, cut_interval_s_min=5000.0))
     one = await house(by_time(60 * MINUTE_MS), settings=settings)
     async with asyncio.timeout(60):
-        while not (await one.explain()).next_look_ms:  # noqa: ASYNC110  # Its cycle is yet to begin.
+        while not (await one.explain()).next_scan_ms:  # noqa: ASYNC110  # Its cycle is yet to begin.
             await asyncio.sleep(0.01)
-    assert 900_000 < (await one.explain()).next_look_ms <= 1_000_000
+    assert 900_000 < (await one.explain()).next_scan_ms <= 1_000_000
     await one.service._retention.cycle()
-    assert 4_900_000 < (await one.explain()).next_look_ms <= 5_000_000
+    assert 4_900_000 < (await one.explain()).next_scan_ms <= 5_000_000
     other = await one.cluster.start(settings)
     async with asyncio.timeout(60):
         while True:
             found = [await each.retention_explanations.of("scope", "a") for each in (one.service, other)]
-            if [each.next_look_ms for each in found].count(None) == 1:
+            if [each.next_scan_ms for each in found].count(None) == 1:
                 return
             await asyncio.sleep(0.01)
 
@@ -248,7 +248,7 @@ async def test_by_size_a_stream_is_truncated_at_the_newest_cut_that_keeps_enough
 
 
 async def test_by_size_over_epochs_and_after_a_manual_truncation(house: Callable[..., Awaitable[House]]) -> None:
-    """S-116: a cut of an old epoch is chosen; a choice behind the head is dropped, and the next look works."""
+    """S-116: a cut of an old epoch is chosen; a choice behind the head is dropped, and the next scan works."""
     one = await house(by_size(100))
     await one.to(60, 60)
     await one.service.scale_stream("scope", "a", [0, 1], [(0.0, 0.25), (0.25, 1.0)])

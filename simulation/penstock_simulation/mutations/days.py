@@ -60,7 +60,7 @@ def _inspect_once_a_day() -> Iterator[None]:
     async def inspect(self: Retention, *arguments: object) -> None:
         await original(self, *arguments)  # type: ignore[arg-type]  # as it was called
         seen = arguments[-1]
-        seen.next_look_s = seen.next_look_s + 24 * _HOUR_S  # type: ignore[attr-defined]  # a `_Seen`
+        seen.next_scan_s = seen.next_scan_s + 24 * _HOUR_S  # type: ignore[attr-defined]  # a `_Seen`
 
     with patched(Retention, "_inspect", inspect):
         yield

@@ -36,7 +36,7 @@ _PROBE_SCOPE = "_probe"
 _PAUSE_S = 0.1
 #: For the first connection, twice as long each time: a server that just starts is found soon, a slow one at all.
 _FIRST_CONTACT_S = 0.5
-#: Not nothing, for a last look.
+#: Not nothing, for a last attempt.
 _LEFT_S_MIN = 0.001
 
 

@@ -87,7 +87,7 @@ def _fields(found: RetentionExplanation) -> dict[str, object]:
             for one in found.subscribers
         ],
         "interval_s": found.interval_s,
-        "next_look_s": found.next_look_s,
+        "next_scan_s": found.next_scan_s,
     }
 
 

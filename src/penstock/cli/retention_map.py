@@ -52,7 +52,7 @@ def explanation_lines(found: RetentionExplanation) -> list[str]:
         lines.append(f"  held by    {_holders(found)}")
     lines += [
         f"  cuts       {_cuts(found)}",
-        f"  next scan  {_next_look(found)}",
+        f"  next scan  {_next_scan(found)}",
         "",
         *(f"  {line}" for line in _picture(found)),
     ]
@@ -109,12 +109,12 @@ def _age(cut: RecordedCut) -> str:
     return in_time(max(round(cut.age_s), 0) * 1000)
 
 
-def _next_look(found: RetentionExplanation) -> str:
+def _next_scan(found: RetentionExplanation) -> str:
     if not found.is_enabled or found.is_sealed:
         return "none"
-    if found.next_look_s is None:
+    if found.next_scan_s is None:
         return f"within {in_time(round(found.interval_s * 1000))}, by another controller"
-    return "now" if not found.next_look_s else f"in {in_time(max(round(found.next_look_s), 1) * 1000)}"
+    return "now" if not found.next_scan_s else f"in {in_time(max(round(found.next_scan_s), 1) * 1000)}"
 
 
 def _limits(found: RetentionExplanation) -> Iterator[_Mark]:
@@ -203,7 +203,7 @@ def explanation_svg(found: RetentionExplanation) -> str:
 
 
 def _texts(found: RetentionExplanation) -> Iterator[str]:
-    texts = [f"Now: {_outcome(found)}.", f"Next look: {_next_look(found)}." if found.policy is not None else ""]
+    texts = [f"Now: {_outcome(found)}.", f"Next scan: {_next_scan(found)}." if found.policy is not None else ""]
     yield f'<text x="24" y="50" fill="#555">{escape(" ".join(filter(None, texts)))}</text>'
     if found.row:
         yield f'<text x="24" y="68" fill="#555">{escape(_reason(found))}</text>'

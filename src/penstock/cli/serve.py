@@ -231,7 +231,7 @@ def _tell_ready(server: Standalone, web: WebListener, took_s: float, as_json: bo
         )
         _print_line(f"certificate authority for clients: {paths.authority}")
     where = f"segment store {server.segment_store_address}" if len(stores) == 1 else f"{len(stores)} segment stores"
-    # A mistyped directory looks like a store that has lost everything: say that it is new, and where.
+    # A mistyped directory seems to be a store that has lost everything: say that it is new, and where.
     made = f"new store in {server.settings.log or os.path.abspath(server.settings.data_dir)}"
     data = made if server.is_new_store else f"data in {server.data_description}"
     _print_line(

@@ -1,4 +1,4 @@
-"""``penstock top``: what a cluster is doing, look by look, until Ctrl-C."""
+"""``penstock top``: what a cluster does, refreshed until Ctrl-C."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ class StreamCalls(ClientCore):
         """
         return await cut_at_noted_time(self._open_cluster(), stream, noted_time(time))
 
-    # -- looking after the cluster ------------------------------------------------------------------------------
+    # -- administration of the cluster ------------------------------------------------------------------------------
 
     async def statistics(self, since: ClusterStatistics | None = None, *, groups: Groups = ()) -> ClusterStatistics:
         """Return the cluster's state: loads of segments, streams and containers, memory, cache, log, backlog.

@@ -192,7 +192,7 @@ class ControllerService:
             self._context, self.retention_buckets, self.truncate_stream, self.transactional_tails.of
         )
         self.retention_explanations: RetentionExplanations = RetentionExplanations(
-            self._context, self._retention.next_look_s
+            self._context, self._retention.next_scan_s
         )
         self.key_value_tables: KeyValueTables = KeyValueTables(self._context, self._runner)
         self.queries: StreamQueries = StreamQueries(self._catalog)

@@ -92,7 +92,7 @@ class DemoCluster:
         return bool(self.containers) and not self.problem and all(map(self._is_served, range(len(self.containers))))
 
     async def settled(self) -> None:
-        """Wait until all containers are served, and none will move: by two looks from now on, or later ones."""
+        """Wait until all containers are served, and none will move: by two polls from now on, or later ones."""
         first = self._look_count + 2
         while self._look_count < first or not self.is_served or self._planned_count:  # noqa: ASYNC110  # it is polled
             await asyncio.sleep(_POLL_S / 4)

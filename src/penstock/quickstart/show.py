@@ -1,4 +1,4 @@
-"""What a run looks like in a terminal, and as JSON."""
+"""The output of a run in a terminal, and as JSON."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class RetentionExplanation:
         subscriber_count: how many there are.
         is_cut_due: whether the pass would record `tail` first.
         interval_s: pause between two passes over all streams.
-        next_look_s: until the next pass over this stream; None: done by another controller, within `interval_s`.
+        next_scan_s: until the next pass over this stream; None: done by another controller, within `interval_s`.
     """
 
     stream: str
@@ -113,7 +113,7 @@ class RetentionExplanation:
     subscriber_count: int
     is_cut_due: bool
     interval_s: float
-    next_look_s: float | None
+    next_scan_s: float | None
 
     @property
     def kept_bytes(self) -> int:

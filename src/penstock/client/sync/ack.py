@@ -25,7 +25,7 @@ class Ack(AckState):
             try:
                 self._portal.call(self._settled(), timeout_s)
             except ClosedError:
-                # Closing settles every ack, perhaps since the look above.
+                # Closing settles every ack, perhaps since the check above.
                 if not self.is_done:
                     raise
         if self.error is not None:

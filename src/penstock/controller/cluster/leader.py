@@ -134,7 +134,7 @@ class ClusterLeader:
             await self._wait(store, view, min(pause_s, max(left_s, 0.0)))
 
     async def _assign(self, store: CoordinationStore, view: ClusterView, memory: _Memory) -> float:
-        """Plan and write. Return the time until the next look."""
+        """Plan and write. Return the time until the next scan."""
         settings = self._settings
         memory.note(view, store.session_timeout_s, settings)
         owners = view.assignment.owners

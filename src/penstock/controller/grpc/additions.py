@@ -102,7 +102,7 @@ async def explain_retention(front: Front, request: added.ExplainRetentionRequest
         subscriberCount=found.subscriber_count,
         isCutDue=found.is_cut_due,
         intervalMillis=found.interval_ms,
-        nextLookMillis=found.next_look_ms,
+        nextLookMillis=found.next_scan_ms,
     )
 
 

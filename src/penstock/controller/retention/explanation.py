@@ -68,7 +68,7 @@ class RetentionExplanation:
         subscribers: the slowest ones first. `subscriber_count`: number of all.
         is_cut_due: whether an inspection would first record another cut, at `tail`.
         interval_ms: pause between two inspections of all streams.
-        next_look_ms: time until this stream's next inspection; None: by another controller, within `interval_ms`.
+        next_scan_ms: time until this stream's next inspection; None: by another controller, within `interval_ms`.
     """
 
     policy: RetentionPolicy | None
@@ -88,23 +88,23 @@ class RetentionExplanation:
     subscriber_count: int = 0
     is_cut_due: bool = False
     interval_ms: int = 0
-    next_look_ms: int | None = None
+    next_scan_ms: int | None = None
 
 
 class RetentionExplanations:
-    """See the module. `next_look_s`: as `Retention.next_look_s`."""
+    """See the module. `next_scan_s`: as `Retention.next_scan_s`."""
 
-    def __init__(self, context: WorkflowContext, next_look_s: Callable[[str, str], float | None]) -> None:
+    def __init__(self, context: WorkflowContext, next_scan_s: Callable[[str, str], float | None]) -> None:
         self._context = context
-        self._next_look_s = next_look_s
+        self._next_scan_s = next_scan_s
         self._settings = context.settings.retention
 
     async def of(self, scope: str, stream: str) -> RetentionExplanation:
         """Explain a stream. Raises `NoSuchStreamError`; `MetadataConflictError` when it is truncated meanwhile."""
         found = await self._context.catalog.on_stream(scope, stream, self._explained)
-        next_s = self._next_look_s(scope, stream) if self._settings.is_enabled else None
+        next_s = self._next_scan_s(scope, stream) if self._settings.is_enabled else None
         interval_ms = round(1000 * self._settings.interval_s)
-        return replace(found, interval_ms=interval_ms, next_look_ms=None if next_s is None else round(1000 * next_s))
+        return replace(found, interval_ms=interval_ms, next_scan_ms=None if next_s is None else round(1000 * next_s))
 
     async def _explained(self, tables: StreamTables) -> RetentionExplanation:
         configured = (await tables.configuration()).record.configuration.retention

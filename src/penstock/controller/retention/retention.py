@@ -56,14 +56,14 @@ class _Seen:
     Attributes:
         head: the head before which no recorded cuts are left.
         version: version of the stream's entry in the list at the last inspection; a change of policy changes it.
-        next_look_s: the earliest time at which an inspection may be due, by the loop's clock.
+        next_scan_s: the earliest time at which an inspection may be due, by the loop's clock.
         lengths: the lengths of its segments at the last inspection, by name; while they are unchanged, no inspection is
             due. Empty where that does not follow.
     """
 
     head: Mapping[int, int] = field(default_factory=dict)
     version: int | None = None
-    next_look_s: float = 0.0
+    next_scan_s: float = 0.0
     lengths: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -103,7 +103,7 @@ class Retention:
             for each, seen in page:
                 if each.version != seen.version:
                     due.append(each)
-                elif now_s >= seen.next_look_s:
+                elif now_s >= seen.next_scan_s:
                     if seen.lengths:
                         resting.append((each, seen))
                     else:
@@ -122,7 +122,7 @@ class Retention:
             await asyncio.sleep(0)
         return due
 
-    def next_look_s(self, scope: str, stream: str) -> float | None:
+    def next_scan_s(self, scope: str, stream: str) -> float | None:
         """Return the seconds until this controller next inspects a stream: 0.0 if it is about to, or is doing so.
 
         None: another controller does. At that time a stream by size without new data is not inspected.
@@ -131,7 +131,7 @@ class Retention:
             return None
         next_s, seen = self._cycle.next_s, self._cycle.seen(scope, stream)
         if seen is not None:
-            next_s = max(next_s, seen.next_look_s)
+            next_s = max(next_s, seen.next_scan_s)
         return max(0.0, next_s - asyncio.get_running_loop().time())
 
     async def _inspect(self, tables: StreamTables, listed: ListedStream, seen: _Seen) -> None:
@@ -157,7 +157,7 @@ class Retention:
         # Ages change continuously, and subscribers may publish at any time.
         seen.lengths = {} if by_time or bound is not None else lengths
         pause_s = step_ms(policy, self._settings) / 1000 if by_time else 0.0
-        seen.next_look_s = asyncio.get_running_loop().time() + pause_s
+        seen.next_scan_s = asyncio.get_running_loop().time() + pause_s
 
     async def _record_cut(self, situation: Situation) -> Mapping[str, int]:
         """Record a cut at the end of the stream, if one is due and there is new data.

@@ -75,9 +75,9 @@ def holders(found: RetentionExplanation) -> str:
 def _next_pass(found: RetentionExplanation) -> str:
     if not found.is_enabled or found.is_sealed or found.policy is None:
         return "none"
-    if found.next_look_s is None:
+    if found.next_scan_s is None:
         return f"within {in_seconds(found.interval_s)}, by another controller"
-    return f"in {in_seconds(found.next_look_s)}" if found.next_look_s else "now"
+    return f"in {in_seconds(found.next_scan_s)}" if found.next_scan_s else "now"
 
 
 def picture(found: RetentionExplanation) -> Markup:

@@ -298,7 +298,7 @@ async def test_an_index_has_one_writer(bench: Bench) -> None:
 
 
 async def test_an_index_that_cannot_be_read_is_left_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statistics and the other segments continue; the next look tries again."""
+    """Statistics and the other segments continue; the next scan tries again."""
     other = "s/u/0.#epoch.0"
     await bench.store.create_segment(A)
     await bench.store.create_segment(other)
