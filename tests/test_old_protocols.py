@@ -24,6 +24,13 @@ SAME_BYTES = {
     "SourceNames": "TextList",
     "TableVersions": "I64List",
 }
+#: Classes with another name today. Payloads are JSON: the names of their fields are sent, not that of the class.
+RENAMED = {
+    "AdviceQuestion": "AdviceQuery",
+    "LayoutQuestion": "LayoutQuery",
+    "Question": "StatisticsQuery",
+    "TablesQuestion": "TablesQuery",
+}
 
 
 @pytest.mark.parametrize("path", OLD, ids=lambda path: path.name.partition(".")[0])
@@ -32,6 +39,8 @@ def test_what_an_earlier_commit_sends_has_the_same_form_today(path: Path, kind: 
     before = json.loads(lzma.decompress(path.read_bytes()))[kind]
     if kind in ("messages", "services", "commands"):
         assert before
+    if kind == "payloads":
+        before = {RENAMED.get(name, name): form for name, form in before.items()}
     lost = sorted(name for name in before if name not in NOW[kind])
     assert lost == [], "a form is gone, or has another name"
     for name, form in before.items():

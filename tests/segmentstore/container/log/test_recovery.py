@@ -155,7 +155,7 @@ def test_long_records_are_compared_by_length_and_checksum() -> None:
 
 
 def test_bytes_too_short_for_a_record_have_no_number() -> None:
-    with pytest.raises(ValueError, match="not an operation"):
+    with pytest.raises(ValueError, match="cannot decode an operation"):
         record_number(b"\1")
 
 
