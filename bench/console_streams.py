@@ -15,7 +15,7 @@ import time
 
 import httpx
 
-from _common import parser, percentiles_ms, report
+from _common import parser, percentiles_ms, raw_disk, report, work_directory
 from penstock import aio
 from penstock.testing import memory_server
 from penstock.web.app import WebApp
@@ -82,9 +82,11 @@ def main() -> None:
     arguments = options.parse_args()
     if arguments.quick:
         arguments.streams, arguments.opens = 100, 2
+    with work_directory(arguments) as directory:
+        disk = raw_disk(directory)
     with memory_server() as server:
         figures = asyncio.run(measured(server.uri, arguments.streams, arguments.opens))
-    report("console_streams", {"streams": arguments.streams, "aim_s": AIM_S, "pages": figures})
+    report("console_streams", {"streams": arguments.streams, "aim_s": AIM_S, "raw_disk": disk, "pages": figures})
 
 
 if __name__ == "__main__":

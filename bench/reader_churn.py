@@ -20,7 +20,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import penstock.aio
-from _common import parser, report, server, work_directory
+from _common import parser, raw_disk, report, server, work_directory
 from penstock.client.groups.reader import Reader
 from penstock.client.groups.reader_group import ReaderGroup
 from penstock.client.settings import ClientSettings
@@ -180,7 +180,8 @@ def main() -> None:
     if arguments.quick:
         arguments.readers, arguments.clients, arguments.seconds, arguments.settle_seconds = 6, 2, 2.0, 0.5
     with work_directory(arguments) as directory:
-        report("reader_churn", run(arguments, directory / "store"))
+        disk = raw_disk(directory)
+        report("reader_churn", {"raw_disk": disk, **run(arguments, directory / "store")})
 
 
 if __name__ == "__main__":
