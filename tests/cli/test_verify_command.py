@@ -41,6 +41,6 @@ def test_an_unknown_outcome_is_not_reported_as_success(
         return [StorageUnavailableError("it is away")] * len(ranges)
 
     monkeypatch.setattr(StoredChunks, "layouts", away)
-    ended = run_command("verify", "verify/x", "--outage", "100ms", uri=uri)
+    ended = run_command("verify", "verify/x", "--outage", "2s", uri=uri)
     assert (ended.code, ended.lines[-1]) == (1, "the check was stopped before its end")
     assert "it is away" in ended.stderr
