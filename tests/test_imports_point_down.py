@@ -220,7 +220,7 @@ def test_the_check_itself_finds_an_import_upwards() -> None:
     assert not [layer for layer, below in ALLOWED.items() if "simulation" in below]
 
 
-def test_spark_uses_the_client_as_anybody_can() -> None:
+def test_spark_uses_only_public_names_of_the_client() -> None:
     """Names of `penstock` and of the low-level module, and no calls or connections of its own.
 
     Besides these: bounded calls and the delays between attempts, `unframe`, which makes Arrow of blocks, the default

@@ -429,7 +429,7 @@ async def test_a_torn_header_is_written_again(left: StandaloneSettings) -> None:
         assert header.read_bytes() == whole
 
 
-async def test_a_header_that_nobody_has_imported_is_never_replaced(left: StandaloneSettings) -> None:
+async def test_a_header_that_was_not_imported_is_never_replaced(left: StandaloneSettings) -> None:
     """A segment of the same name was made here: what the older store left is all that is left of its own."""
     root = Path(left.tier2)
     async with running(left) as store:

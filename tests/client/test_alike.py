@@ -49,7 +49,7 @@ OPENERS = {
 }
 
 
-def test_everything_there_is_was_looked_at() -> None:
+def test_every_public_class_is_compared() -> None:
     """What is new must be alike too, and be among the public names, blocking or not."""
     # Readers are opened by their group, below; an ack is not opened, and a client opens them all.
     assert OPENERS.keys() | {"Reader", "ValueReader", "Ack", "Client"} == set(penstock.client.sync.__all__)

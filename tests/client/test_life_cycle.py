@@ -220,7 +220,7 @@ async def test_unfinished_work_of_an_abandoned_object_is_logged(caplog: pytest.L
     assert "the writer was abandoned: 1 of writer are not done" in caplog.text
 
 
-async def test_an_error_that_nobody_waited_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_that_no_caller_waited_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     part = Part("writer").open()
     part.gate.clear()
     part.error = StreamError("cannot flush")

@@ -310,7 +310,7 @@ def test_a_segment_in_which_the_group_ends_has_no_successors() -> None:
     assert (again.unassigned, again.ended) == ({name(0): 10}, {name(1): 20})
 
 
-def test_a_segment_that_waits_for_one_not_read_to_its_end_keeps_nobody() -> None:
+def test_a_group_finishes_although_a_successor_was_never_assigned() -> None:
     state = rgs.create({name(0): 0, name(1): 0}, ["retail/orders"], ends={name(1): 50})
     state = rgs.acquire(rgs.join(state, "a", "a-1"), "a", 100)
     state = finish(state, "a", name(0), 10, {name(2, 1): [name(0), name(1)]})

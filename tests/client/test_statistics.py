@@ -423,7 +423,7 @@ def test_without_an_earlier_answer_rates_are_those_of_the_last_look() -> None:
     assert (statistics.events_per_s, statistics.bytes_per_s) == (2.0, 20.0)
 
 
-def test_a_page_made_in_the_midst_of_a_look_makes_no_rate_twice_as_high() -> None:
+def test_a_page_made_during_a_poll_doubles_no_rate() -> None:
     """The segment was counted at 11 s already, the container as a whole not yet."""
     name = "s/t/0.#epoch.0"
     first = merged([answer("a:1", report(0, SegmentRow(name, 100, 10, 100, 10, 100, 11.0), measured_s=10.0))], None)

@@ -57,7 +57,7 @@ async def settled(client, stream, transaction_id, state) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_transaction_that_was_detached_is_gone_on_with_by_its_id(server: Server, stream: str) -> None:
+async def test_a_detached_transaction_is_resumed_by_its_id(server: Server, stream: str) -> None:
     """Closing its first client aborts undecided transactions, but not this one."""
     async with Client(server.uri, FAST) as first:
         await first.create_stream(stream)
@@ -93,7 +93,7 @@ with penstock.connect(uri) as client:
 """
 
 
-async def test_transaction_is_gone_on_with_by_another_process(server: Server, stream: str) -> None:
+async def test_a_transaction_is_resumed_by_another_process(server: Server, stream: str) -> None:
     """The other process writes, commits, and gets the outcome."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
@@ -126,7 +126,7 @@ async def test_transaction_of_a_client_that_crashed_is_decided_by_its_id(server:
             assert await contents(second, stream) == [b"one", b"two"]
 
 
-async def test_resumed_transaction_that_nobody_decides_on_is_aborted(server: Server, stream: str) -> None:
+async def test_resumed_transaction_without_commit_or_abort_is_aborted(server: Server, stream: str) -> None:
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
         transaction_id = await (await client.begin_transaction(stream)).detach()

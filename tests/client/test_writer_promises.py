@@ -121,7 +121,7 @@ async def test_a_failed_block_of_a_writer_still_stores_what_it_accepted(cluster)
         assert await stored_count(cluster) == 100
 
 
-async def test_a_writer_that_waits_for_room_is_told_when_the_writer_is_abandoned(cluster):
+async def test_a_write_that_waits_for_room_ends_when_the_writer_is_abandoned(cluster):
     async with cluster.client(max_unacknowledged_bytes=1000) as client:
         await client.create_stream(STREAM)
         writer = await client.event_writer(STREAM)

@@ -147,7 +147,7 @@ async def test_segments_that_are_sealed_one_after_the_other_while_events_move_ke
     assert await all_stored(cluster) == {f"k{key}": list(range(key, 3300, 11)) for key in range(11)}
 
 
-async def test_a_writer_that_is_closed_in_the_midst_settles_every_ack(cluster: Cluster, moved: Counter[int]) -> None:
+async def test_a_writer_closed_during_writes_settles_every_ack(cluster: Cluster, moved: Counter[int]) -> None:
     """And counts each event once: those that have moved are not those that have not."""
     async with cluster.client(spread_turn_event_count_max=10) as client:
         await client.create_stream(STREAM)

@@ -185,7 +185,7 @@ async def test_who_missed_changes_hears_at_once(backend: Backend) -> None:
     assert (await asyncio.wait_for(first.changed(-1), TOLD_S)).names == {"a", "c"}
 
 
-async def test_who_waits_is_notified_of_its_own_end(backend: Backend) -> None:
+async def test_a_waiting_member_is_notified_of_its_own_end(backend: Backend) -> None:
     """Otherwise a controller whose session ended would wait without end. Its connection may be lost first."""
     membership = await backend.coordinator.join("a")
     version = (await membership.members()).version

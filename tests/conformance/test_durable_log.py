@@ -603,7 +603,7 @@ async def test_truncation_forgets_up_to_and_including_the_address(factory: Durab
     await log.close()
 
 
-async def test_whether_any_log_was_ever_opened_is_told_to_everybody(factory: DurableLogFactory) -> None:
+async def test_every_process_finds_whether_any_log_was_ever_opened(factory: DurableLogFactory) -> None:
     """Logs that were never opened do not count, and counting opens none; closed and disabled logs do count."""
     assert not await factory.has_logs()
     made = factory.create(0)
@@ -809,7 +809,7 @@ async def test_a_log_that_outgrows_its_files_under_load_loses_and_repeats_nothin
     await log.close()
 
 
-async def test_a_live_owner_that_is_fenced_in_the_midst_of_its_appends_acknowledges_no_more(
+async def test_a_live_owner_that_is_fenced_during_its_appends_acknowledges_no_more(
     factory: DurableLogFactory,
 ) -> None:
     """SS-76: the old owner appends without a pause. No acknowledged append is missing, none follows what was read."""

@@ -227,7 +227,7 @@ async def test_policies_as_other_clients_write_them_are_taken(stub):
         assert (await stub.createStream(good)).status == pb.CreateStreamStatus.SUCCESS
 
 
-async def test_creation_that_outlasts_its_retries_is_to_be_requested_again(connect, cluster):
+async def test_a_creation_that_outlasts_its_retries_is_reported_as_retryable(connect, cluster):
     """Stores are out: not FAILURE, which says that nothing was done. Clients ask again, and find it when it is made."""
     wire = await connect(ControllerSettings(attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2))
     await wire.stub.createScope(pb.ScopeInfo(scope="scope"))
@@ -256,7 +256,7 @@ async def test_creation_that_outlasts_its_retries_is_to_be_requested_again(conne
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, PenstockError) else "",
 )
-async def test_what_a_store_cannot_do_now_is_to_be_requested_again(connect, cluster, trouble, code):
+async def test_a_temporary_refusal_of_a_store_is_reported_as_retryable(connect, cluster, trouble, code):
     """Creation, seal and deletion: to Java's client FAILURE is the end, and the work continues when the store can."""
     wire = await connect(ControllerSettings(attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2))
     await wire.stub.createScope(pb.ScopeInfo(scope="scope"))

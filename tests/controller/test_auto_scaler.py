@@ -153,7 +153,7 @@ async def test_fixed_and_missing_streams_are_left_alone(cluster, advisor):
     assert await ids(service, "fixed") == [0, 1]
 
 
-async def test_a_segment_that_was_looked_at_in_vain_is_muted(cluster, advisor):
+async def test_a_segment_that_was_checked_without_a_result_is_muted(cluster, advisor):
     """S-252: nothing of it is read again for `mute_s`; heat is still heard."""
     service = await started(cluster, advisor, 2, TWO)
     advisor.cold(0, 1)

@@ -508,7 +508,7 @@ async def test_no_stream_has_more_cuts_than_its_policy_needs(house: Callable[...
 
 
 @pytest.mark.parametrize("is_applied", [False, True], ids=["lost request", "lost reply"])
-async def test_a_look_cut_short_at_any_step_is_made_good_by_the_next(
+async def test_a_scan_cut_short_at_any_step_is_completed_by_the_next(
     fresh: Callable[[], InProcessCluster], is_applied: bool
 ) -> None:
     """Every request of a cycle that records, truncates and forgets fails in turn, with and without its effect.

@@ -158,7 +158,7 @@ def test_every_ordered_scale_is_valid(data) -> None:
     assert set(order.to_seal) <= set(hot) or set(order.to_seal) <= cold
 
 
-def test_a_look_at_heat_mutes_all_and_one_at_coldness_that_alone() -> None:
+def test_a_check_for_splits_mutes_all_checks_and_one_for_merges_only_itself() -> None:
     """S-252: a second split is suppressed, a merge behind a split too; a split behind a merge is not."""
     up, down = ScaleDirection.UP, ScaleDirection.DOWN
     mutes = AdviceCooldown(600.0, 10)

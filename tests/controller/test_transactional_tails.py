@@ -116,7 +116,7 @@ class Between(OneByOne):
         return [*first, *await self.store.segment_infos(segments[1:])]
 
 
-async def test_a_commit_between_the_looks_at_two_segments_is_noticed(cluster: InProcessCluster) -> None:
+async def test_a_commit_between_the_reads_of_two_segments_is_noticed(cluster: InProcessCluster) -> None:
     """Begun and ended in between: neither before nor afterwards anything is on record of it, but another version."""
     between = Between(cluster.store)
     service = await start(cluster, between)

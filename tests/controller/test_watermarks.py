@@ -229,7 +229,7 @@ async def test_two_controllers_in_one_cycle_make_one_watermark(cluster, controll
     assert await times(controller) == [(time, time + 1) for time in range(10, 15)]
 
 
-async def test_each_stream_is_looked_after_by_one_of_the_controllers(cluster, controller):
+async def test_each_stream_belongs_to_one_of_the_controllers(cluster, controller):
     """The one that owns its bucket; when that goes, another one continues from the stored watermark (S-238)."""
     other = await cluster.start(QUIET)
     both = (controller, other)

@@ -31,7 +31,7 @@ expiry_s = 2.0
 
 
 @pytest.mark.parametrize("segment_stores", [1, 2])
-def test_a_stream_that_nobody_writes_to_is_merged(
+def test_a_stream_without_writers_is_merged(
     make_server: Callable[..., StandaloneProcess], tmp_path: Path, segment_stores: int
 ) -> None:
     """Down to what its policy asks for; one that has no policy by rate stays as it is."""

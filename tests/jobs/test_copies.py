@@ -191,7 +191,7 @@ def test_two_copies_of_one_name_double_nothing(target: Target) -> None:
     assert Counter(target.events()) == Counter(stream.written)
 
 
-def test_another_run_that_was_ahead_in_the_midst_of_a_portion_counts(target: Target) -> None:
+def test_another_run_that_was_ahead_within_a_portion_counts(target: Target) -> None:
     """Its own is aborted: it may not commit what the other one has."""
     stream = filled()
     source = replay_of(stream)

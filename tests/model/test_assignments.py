@@ -39,7 +39,7 @@ def test_only_the_containers_of_absent_stores_move_and_they_are_spread_evenly(
             assert max(guests.values()) - min(guests.values()) <= store_count - count
 
 
-def test_with_nobody_there_everything_is_at_home() -> None:
+def test_without_members_every_container_is_at_home() -> None:
     """So that the first to come back has its own at once."""
     assert share_out(4, 2, ()) == share_out(4, 2, (0, 1))
 

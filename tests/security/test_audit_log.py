@@ -321,6 +321,18 @@ def test_a_command_is_refused_before_it_changes_anything_if_the_settings_demand_
     assert changed
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_failed_command_reports_its_own_error_if_it_cannot_be_recorded(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    (tmp_path / "a.jsonl").mkdir()
+    with pytest.raises(error) as caught, audited(_settings_with_audit(tmp_path), "log salvage", "log:3"):
+        raise error
+    (note,) = caught.value.__notes__
+    assert "the command failed" in note
+    assert "cannot be written" in note
+
+
 def test_commands_for_logs_are_recorded_in_the_audit_log_of_the_server(tmp_path: Path) -> None:
     """Also those that fail. Without such a file, as here before it is made, nothing is recorded."""
     data_dir = tmp_path / "data"

@@ -114,7 +114,7 @@ async def write_and_read(client: aio.Client) -> None:
         assert event.data == b"one"
 
 
-async def test_a_certificate_stands_for_an_account_and_is_in_the_audit_log(optional: Certified) -> None:
+async def test_a_certificate_names_an_account_and_is_in_the_audit_log(optional: Certified) -> None:
     by_common_name = optional.authority.issue("root", ["root"])
     async with optional.client(by_common_name) as root:
         await write_and_read(root)
@@ -169,7 +169,7 @@ async def test_a_removed_account_ends_its_certificate(optional: Certified) -> No
             await root.create_stream("shop/clicks")
 
 
-async def test_without_an_accepted_certificate_the_client_is_told_that_one_is_required(
+async def test_without_an_accepted_certificate_the_error_says_that_one_is_required(
     required: Certified, tmp_path: Path
 ) -> None:
     expired = required.authority.issue("expired", ["root"], valid_days=-1)
@@ -231,7 +231,7 @@ async def test_another_authority_is_trusted_without_a_restart(optional: Certifie
     assert "security.client_ca" in security.problem
 
 
-async def test_the_certificate_of_the_server_itself_stands_for_no_account(required: Certified) -> None:
+async def test_the_certificate_of_the_server_itself_names_no_account(required: Certified) -> None:
     """Its processes present it to the controller. One of the names in it may be that of an account."""
     security = required.running.server.security
     assert security is not None

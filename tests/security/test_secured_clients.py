@@ -112,7 +112,7 @@ async def test_a_certificate_that_is_not_trusted_is_reported(secured: SecuredSer
             await stranger.create_scope("shop")
 
 
-async def test_a_client_without_tls_is_told_to_use_it(secured: SecuredServer) -> None:
+async def test_the_error_of_a_client_without_tls_names_tls(secured: SecuredServer) -> None:
     async with client(secured, uri=f"tcp://localhost:{secured.server.controller_port}") as plain:
         with pytest.raises(ControllerUnavailableError, match="uses TLS: connect with tls://"):
             await plain.create_scope("shop")

@@ -316,7 +316,7 @@ async def test_a_segment_deleted_while_it_was_away_refuses_what_waits(bench: Ben
     assert bench.outstanding_bytes == 0
 
 
-async def test_a_set_up_does_not_tell_of_a_deletion_before_it_is_durable(bench: Bench) -> None:
+async def test_a_set_up_does_not_report_a_deletion_before_it_is_durable(bench: Bench) -> None:
     """Until then a crash would bring the segment back."""
     bench.logs.hold_appends(0)
     deleting = asyncio.create_task(bench.store.delete_segment(A))

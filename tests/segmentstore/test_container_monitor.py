@@ -140,7 +140,7 @@ async def test_an_absent_assignment_changes_nothing_and_is_logged(caplog: pytest
     await world.monitor.stop()
 
 
-async def test_a_container_starts_once_although_watch_and_timer_tell_of_it() -> None:
+async def test_a_container_starts_once_although_watch_and_timer_report_it() -> None:
     """SS-5: while its start is under way the same assignment comes again and again."""
     world = World()
     world.starts.clear()

@@ -249,7 +249,7 @@ def test_the_hottest_of_many_are_chosen(splits: list[int], count_max: int) -> No
     assert most_urgent(advice, count_max, 0) == sorted(advice, key=lambda each: -each.split_count)[:count_max]
 
 
-def test_what_is_to_be_split_is_said_first() -> None:
+def test_segments_to_split_come_first() -> None:
     """An answer is bounded: heat before cold, the hottest before all."""
     up = [ScaleAdvice(f"segment-{splits}", ScaleDirection.UP, splits) for splits in (2, 9, 4)]
     cold = silence("cold")
@@ -259,9 +259,7 @@ def test_what_is_to_be_split_is_said_first() -> None:
 
 
 @given(count=st.integers(1, 50), hot=st.integers(0, 5), room=st.integers(1, 10), first_turn=st.integers(0, 1000))
-def test_with_more_than_an_answer_holds_everybody_is_told_in_turn(
-    count: int, hot: int, room: int, first_turn: int
-) -> None:
+def test_advice_beyond_one_answer_follows_in_later_answers(count: int, hot: int, room: int, first_turn: int) -> None:
     """Otherwise segments without a neighbour to merge with would keep the others from ever being reported."""
     cold = [silence(str(number)) for number in range(count)]
     up = [ScaleAdvice(f"hot-{number}", ScaleDirection.UP, 2) for number in range(hot)]

@@ -238,7 +238,7 @@ async def test_what_many_record_at_once_is_counted_to_the_last_event() -> None:
 
 
 @pytest.mark.parametrize("ending", ["seal", "delete", "delete a sealed one"])
-async def test_a_segment_that_ends_long_after_it_got_something_is_told_to_have_gone(ending: str) -> None:
+async def test_a_segment_that_ends_long_after_its_last_append_is_reported_as_removed(ending: str) -> None:
     """And in more than one pass: otherwise a poller could show a deleted stream until its load expires."""
     runtime = memory_runtime()
     settings = SegmentStoreSettings(

@@ -91,7 +91,7 @@ async def test_commit_of_an_aborted_transaction_is_still_refused() -> None:
     assert await _commit_decided(TransactionStatus.ABORTED) == pb.TxnStatus(status=pb.TxnStatus.FAILURE)
 
 
-def test_connection_attempt_that_nobody_waits_for_any_more_fails_silently() -> None:
+def test_connection_attempt_without_a_waiting_caller_fails_silently() -> None:
     """Seed 29: all tasks waiting for a connection had been cancelled when it failed; the loop reported the error."""
     with Simulation(seed=1) as simulation:
         client = simulation.host("client")
@@ -215,7 +215,7 @@ class _SlowIndex(MemorySortedIndex):
 
 
 @pytest.mark.parametrize("what", ["get", "page"])
-async def test_table_that_leaves_memory_during_a_look_up_does_not_call_its_keys_absent(what: str) -> None:
+async def test_a_table_that_leaves_memory_during_a_lookup_does_not_report_its_keys_as_absent(what: str) -> None:
     """Seeds 52, 87 and 152: a container was shut out while an index was read; "no such segment" was the answer."""
     index = _SlowIndex()
     await index.open()
@@ -320,7 +320,7 @@ def test_a_hasty_claim_of_a_log_does_not_mislead_later_owners() -> None:
     assert outcome.is_ok, outcome.violations
 
 
-def test_a_watch_after_a_post_that_had_no_effect_is_not_looked_at_forever() -> None:
+def test_a_watch_after_a_post_without_effect_is_not_checked_endlessly() -> None:
     """Nothing comes behind such a post, and the look was not cut short at any of its awaits: a run never ended."""
     profile = next(
         mutation.profile for mutation in MUTATIONS if mutation.name == "write a state on condition of what is there"

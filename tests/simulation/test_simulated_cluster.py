@@ -253,7 +253,7 @@ def test_a_controller_that_is_down_is_unavailable() -> None:
     on_client(scenario, controller_attempt_count_max=2)
 
 
-def test_a_lost_reply_is_a_deadline_exceeded_and_the_work_is_done_all_the_same() -> None:
+def test_a_lost_reply_is_a_deadline_exceeded_although_the_work_is_done() -> None:
     async def scenario(cluster, host):
         stub = simulated_stub(cluster.controller.name, CONTROLLER_PORT)
         await stub.checkScopeExists(pb.ScopeInfo(scope="other"), timeout=5)

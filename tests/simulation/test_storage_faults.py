@@ -75,7 +75,7 @@ def test_work_that_stalls_keeps_its_thread_so_others_wait() -> None:
 
 
 @pytest.mark.parametrize("death", Death)
-def test_a_process_dies_in_the_midst_of_work_that_stalls(death) -> None:
+def test_a_process_dies_during_work_that_stalls(death) -> None:
     """Nothing of what the dead process was about to do happens when the stall ends."""
 
     async def scenario(simulation, host) -> None:

@@ -144,7 +144,7 @@ def test_a_hung_query_is_an_error_with_advice(start: Callable[[str], DriverProce
 
 
 @pytest.mark.parametrize(("open_counts", "batch"), [([1], 2), ([0, 0, 0, 1], 2), ([0], 4)])
-def test_a_driver_is_held_in_the_midst_of_a_micro_batch(
+def test_a_driver_is_held_during_a_micro_batch(
     start: Callable[[str], DriverProcess], tmp_path: Path, open_counts: list[int], batch: int
 ) -> None:
     """Behind 200 events: in one that writes, or if none of the next two does, in the one after them."""

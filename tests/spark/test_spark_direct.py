@@ -77,7 +77,7 @@ def test_a_refused_layout_has_a_reason_and_the_others_are_returned() -> None:
     assert told.layout is not None
 
 
-def test_short_ranges_are_not_asked_for_unless_all_are_to_be_read_directly() -> None:
+def test_short_ranges_are_not_requested_unless_all_are_read_directly() -> None:
     stream = StandInStream(stored=1 << 40)
     long = ByteRange(2, 0, AUTO_BYTES_MIN)
     pieces = [ByteRange(1, 0, AUTO_BYTES_MIN - 1), long]

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.model.errors import PenstockError
+
 if TYPE_CHECKING:
     from penstock.server.settings import StandaloneSettings
 
@@ -89,7 +91,8 @@ def audited(
     """Record the block as one command: ``done`` at its end, or ``failed`` with the error that it raises.
 
     A command that fails may have done a part. `is_dry_run`: it changes nothing, and is not recorded. Raises
-    `AuditLogError`: before the block, if the log cannot be written and ``audit.on_failure`` is ``refuse``.
+    `AuditLogError`: before the block, if the log cannot be written and ``audit.on_failure`` is ``refuse``; after it,
+    if the entry of a completed command cannot be written. That a failure was not recorded is a note of its error.
     """
     found = settings() if callable(settings) else settings
     audit = CommandAudit(None if is_dry_run else audit_path_of(found), command, resource, changes)
@@ -98,6 +101,10 @@ def audited(
     try:
         yield audit
     except BaseException as error:  # Also a signal: a part may be done.
-        audit.record("failed", f"{type(error).__name__}: {error}")
+        try:
+            audit.record("failed", f"{type(error).__name__}: {error}")
+        except PenstockError as unwritten:
+            # The command's own error is the one to report: the signal, or the cause of the failure.
+            error.add_note(str(unwritten))
         raise
     audit.record("done")

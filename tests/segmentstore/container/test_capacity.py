@@ -127,7 +127,7 @@ async def test_a_flush_of_many_segments_does_not_scan_all_of_them_for_each(
     assert looks <= count // 10
 
 
-async def test_appends_that_are_held_do_not_have_all_segments_looked_at_again_while_jobs_run(
+async def test_held_appends_cause_no_scan_of_all_segments_while_jobs_run(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each append that is held asks for relief: for nothing while the storage writer is at it, else for a scan."""

@@ -427,7 +427,7 @@ async def test_an_append_to_an_empty_source_before_its_merge_is_not_lost(lives: 
     assert await read_all(container, A) == expected
 
 
-async def test_a_record_that_the_log_does_not_tell_of_goes_with_its_segment(lives: Incarnations) -> None:
+async def test_a_record_that_the_log_does_not_contain_is_removed_with_its_segment(lives: Incarnations) -> None:
     """Crashed between the record and `Deactivate`, then deleted: the segment must not come back from its record."""
     container = await lives.start()
     segment = await container.create(A)

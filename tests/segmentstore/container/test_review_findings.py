@@ -88,7 +88,7 @@ async def test_a_late_flush_of_an_object_that_left_memory_takes_nothing_from_the
     assert await read_all(container, A) == b"abcdef"
 
 
-async def test_activity_of_a_segment_that_came_back_within_a_look_is_counted(lives: Incarnations) -> None:
+async def test_activity_of_a_segment_that_came_back_within_a_poll_is_counted(lives: Incarnations) -> None:
     """The note of before continues with the new object."""
     container = await lives.start()
     await container.create(A)

@@ -101,7 +101,7 @@ async def test_a_check_that_hangs_is_abandoned_and_changes_nothing() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_look_at_a_start_that_hangs_holds_nothing_up() -> None:
+async def test_a_check_of_free_space_that_hangs_delays_no_start() -> None:
     """A container starts although its log's file system does not say what is free; what it says later counts."""
     log = Place(5)
     watch = watch_over(log, Place(), replace(SETTINGS, check_timeout_s=0.002))

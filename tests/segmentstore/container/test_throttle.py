@@ -155,7 +155,7 @@ def test_appends_come_in_at_the_rate_of_relief_however_small_they_are() -> None:
     in_virtual_time(scenario)
 
 
-def test_one_that_is_longer_than_the_room_is_let_in_all_the_same() -> None:
+def test_an_append_longer_than_the_room_is_admitted_alone() -> None:
     """Otherwise it would wait without end. Those after it wait until the excess is relieved."""
 
     async def scenario() -> None:

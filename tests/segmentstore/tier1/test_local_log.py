@@ -380,7 +380,7 @@ async def test_open_overtaken_before_its_clean_up_removes_nothing() -> None:
 
 
 @pytest.mark.parametrize("length", [100, 15_000])
-async def test_a_batch_begins_when_it_comes_and_is_told_when_its_end_is_heard(tmp_path: Path, length: int) -> None:
+async def test_a_batch_starts_on_arrival_and_is_reported_when_its_sync_returns(tmp_path: Path, length: int) -> None:
     """Small or large, with real threads: no turn of the loop lies between, since those of a busy one are long."""
     work = ThreadedWork(2)
     runtime = Runtime(disk=LocalDisk(), work=work, rng=random.Random(), wall_clock_ms=lambda: 0)
@@ -630,7 +630,7 @@ async def test_a_log_is_not_claimed_by_a_process_that_does_not_hold_its_director
     await owner.close()
 
 
-async def test_a_log_is_enabled_while_somebody_holds_its_lock_for_a_moment() -> None:
+async def test_a_log_is_enabled_although_its_lock_is_held_for_a_moment() -> None:
     """As its owner does now and then. Earlier, enabling failed then with "another server runs there"."""
     disk = new_disk()
     log = make_log(disk)
@@ -665,7 +665,7 @@ async def test_a_log_whose_lock_is_never_released_is_not_enabled() -> None:
     lock.release()
 
 
-async def test_log_whose_file_does_not_close_is_given_up_and_released_all_the_same(
+async def test_a_log_whose_file_does_not_close_is_released_nevertheless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The error is reported; the epoch file is closed, and so are the pools."""
@@ -1066,7 +1066,7 @@ async def test_a_claim_that_finds_no_room_for_its_record_fences_no_owner() -> No
     await owner.confirm_ownership()
 
 
-async def test_an_epoch_file_that_shows_no_writes_in_memory_is_looked_at_by_name(
+async def test_an_epoch_file_that_shows_no_writes_in_memory_is_opened_again_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A file system whose mappings do not follow writes: the trial finds that before mappings are used."""

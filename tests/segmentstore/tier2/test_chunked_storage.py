@@ -537,7 +537,7 @@ async def test_truncate_beyond_the_length_is_refused(world: World) -> None:
 
 @pytest.mark.parametrize("length", [0, 5, 42])
 @pytest.mark.parametrize("distance", [0, 1, 100])
-async def test_bytes_that_are_skipped_take_no_room_and_writes_go_on_after_them(
+async def test_skipped_bytes_take_no_room_and_writes_continue_after_them(
     world: World, length: int, distance: int
 ) -> None:
     """Also when nothing is stored yet, and over more chunks than one commit takes."""

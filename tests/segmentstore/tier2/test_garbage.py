@@ -341,7 +341,7 @@ async def test_who_is_shut_out_deletes_nothing() -> None:
     assert await world.names() == set(names)
 
 
-async def test_nobody_waits_while_room_is_short_but_for_leases() -> None:
+async def test_only_leases_wait_while_room_is_short() -> None:
     world = World()
     storage, _ = await world.filled()
     await storage.truncate(SEGMENT, 10)

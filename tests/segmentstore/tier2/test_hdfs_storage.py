@@ -66,7 +66,7 @@ def test_a_creation_whose_answer_is_lost_is_made_again(fault: FileFault) -> None
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_a_creation_that_is_sent_twice_each_time_is_never_taken_for_somebody_elses(count: int) -> None:
+def test_a_creation_that_is_sent_twice_is_never_taken_for_that_of_another_client(count: int) -> None:
     """It is created again each time, and after the last one the outcome is unknown: so its name becomes an orphan's."""
 
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
@@ -181,7 +181,7 @@ def test_what_was_synced_is_written_even_if_it_cannot_be_closed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_an_append_cut_short_is_reported_and_what_came_of_it_is_seen_by_the_next(seed: int) -> None:
+def test_an_append_cut_short_is_reported_and_the_next_one_finds_its_bytes(seed: int) -> None:
     """The half-written last block is behind the offset, or it is lost; either way nothing false is ever read."""
 
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
@@ -338,7 +338,7 @@ def test_what_cannot_be_moved_is_copied() -> None:
 
 @pytest.mark.parametrize("fault", [FileFault.LOST_REPLY, FileFault.LOST_REQUEST])
 @pytest.mark.parametrize("call", ["create", "rename_new"])
-def test_the_identity_is_written_once_whatever_is_lost(call: str, fault: FileFault) -> None:
+def test_the_identity_is_written_once_with_any_lost_request(call: str, fault: FileFault) -> None:
     """Nothing else of it stays, and no partial identity is ever read."""
 
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:

@@ -304,7 +304,7 @@ async def test_a_damaged_mark_of_an_adoption_is_reported(world: World) -> None:
         await world.storage().adopt(await layout_of(world))
 
 
-async def test_chunks_that_are_not_recorded_are_nobodys_orphans(world: World) -> None:
+async def test_chunks_that_are_not_recorded_are_no_orphans(world: World) -> None:
     """No sweep ever inspects a name that Penstock did not make: an older segment waits for as long as it likes."""
     from penstock.segmentstore.tier2.orphans import OrphanChunks
 

@@ -315,7 +315,7 @@ async def test_a_new_cluster_and_one_that_is_refused_wait_for_their_storage(erro
     await storage.close()
 
 
-async def test_a_look_at_the_storage_of_another_cluster_does_not_make_it_ours() -> None:
+async def test_a_probe_of_the_storage_of_another_cluster_does_not_claim_it() -> None:
     """A creation that is under way, past this guard, when the look finds another identity still creates nothing."""
     inner = MemoryChunkStorage()
     storage = guard(inner)
@@ -376,7 +376,7 @@ class Throttling(MemoryChunkStorage):
         return await super().read_identity()
 
 
-async def test_a_look_that_is_refused_once_does_not_make_the_storage_unavailable() -> None:
+async def test_a_probe_that_is_refused_once_does_not_make_the_storage_unavailable() -> None:
     """Each repeated deletion inspects it: one refusal in twenty would close it to everybody for most of the time."""
     inner = Throttling()
     storage = guard(inner)
@@ -420,7 +420,7 @@ class Flapping(MemoryChunkStorage):
         return [] if self._is_missing() else await super().names(limit=limit, after=after)
 
 
-async def test_a_chunk_is_not_lost_when_the_storage_was_away_only_until_it_was_looked_at() -> None:
+async def test_a_chunk_is_not_lost_when_the_storage_was_away_only_until_it_was_probed() -> None:
     """A call finds no chunk, the storage comes back, the check succeeds: the chunk is not counted as missing."""
     inner = Flapping()
     storage = guard(inner)

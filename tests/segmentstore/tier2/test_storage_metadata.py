@@ -133,7 +133,7 @@ async def test_concurrent_conditional_commits_have_one_winner() -> None:
     assert [isinstance(result, TableKeyVersionError) for result in results].count(True) == 4
 
 
-async def test_transaction_sees_what_it_staged_and_nobody_else_does() -> None:
+async def test_only_its_own_transaction_reads_staged_changes() -> None:
     # SS-206
     table = MemoryMetadataTable()
     transaction = MetadataTransaction(table, epoch=1)

@@ -237,7 +237,7 @@ async def test_what_is_written_in_another_order_is_recorded_in_order() -> None:
 @BOTH
 @LENGTHS
 @pytest.mark.parametrize("way", ["error", "lost reply", "full", "given up", "given up behind"])
-async def test_whatever_ends_at_any_step_leaves_a_head_and_is_gone_on_from(
+async def test_a_write_that_ends_at_any_step_leaves_a_head_and_is_resumed(
     supports_append: bool, lengths: Sequence[int], way: str
 ) -> None:
     """Each write of a chunk and each commit in turn fails, or its reply is lost, or the caller gives up there."""
@@ -384,7 +384,7 @@ async def test_nothing_is_under_way_once_it_has_ended(supports_append: bool) -> 
 
 
 @BOTH
-async def test_what_somebody_else_has_recorded_in_between_is_not_overwritten(supports_append: bool) -> None:
+async def test_a_record_of_another_writer_is_not_overwritten(supports_append: bool) -> None:
     """Another instance of the same epoch; and this one remembers nothing, so that no version tells."""
     world = Stepped(supports_append=supports_append)
     storage, other = world.storage(), world.storage()
@@ -407,7 +407,7 @@ async def test_what_somebody_else_has_recorded_in_between_is_not_overwritten(sup
 
 
 @BOTH
-async def test_who_is_overtaken_in_the_midst_records_no_more(supports_append: bool) -> None:
+async def test_a_writer_that_is_overtaken_records_no_more(supports_append: bool) -> None:
     world = Stepped(supports_append=supports_append)
     stored: list[int] = []
     world.steps.hold("commit")
@@ -499,7 +499,7 @@ async def test_nothing_to_write_writes_nothing() -> None:
     assert world.steps.seen == []
 
 
-async def test_a_chunk_that_is_gone_in_the_midst_is_reported_as_that() -> None:
+async def test_a_chunk_that_is_missing_between_others_is_reported() -> None:
     world = Stepped()
     storage = world.storage(settings=replace(SMALL, chunk_length_max=1000))
     world.steps.hold("commit")

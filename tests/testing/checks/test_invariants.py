@@ -330,7 +330,7 @@ async def test_the_monitor_reports_values_that_move_back() -> None:
     assert any("has only" in violation for violation in monitor.observe([container]))
 
 
-async def test_two_owners_with_one_epoch_are_named_and_stopped_ones_are_not_looked_at() -> None:
+async def test_two_owners_with_one_epoch_are_named_and_stopped_ones_are_ignored() -> None:
     _, container, segment = await running()
     assert check_incarnations([container, container]) == []
     twin = replace(container, life=ContainerLife(container.id, container.events))

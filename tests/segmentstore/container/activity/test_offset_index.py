@@ -114,7 +114,7 @@ async def test_borders_are_indexed_about_once_in_so_many_bytes(bench: Bench) -> 
     assert await bench.entries() == [1200, 2400, 3500, 8500]
 
 
-async def test_a_look_makes_no_task_for_segments_without_a_border(
+async def test_a_scan_makes_no_task_for_segments_without_a_border(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of fifty segments that get data one passes a border: the others cost the pass no task, and stay known."""

@@ -273,7 +273,7 @@ class TornStorage(MemoryIndexStorage):
         raise StorageError("torn")
 
 
-async def test_partial_write_is_never_looked_at() -> None:
+async def test_a_partial_write_is_never_read() -> None:
     """SS-134: a write that was cut leaves bytes behind the committed length; the footer is found before it."""
     storage = TornStorage()
     index = new_index(storage)

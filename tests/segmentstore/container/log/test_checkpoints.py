@@ -85,7 +85,7 @@ async def test_no_checkpoint_that_is_long_compared_to_the_log_after_it(lives: In
     assert segment.length
 
 
-async def test_bytes_call_for_a_checkpoint_in_the_midst_of_a_burst() -> None:
+async def test_bytes_cause_a_checkpoint_during_a_burst() -> None:
     """A burst of appends in one turn of the loop gets one checkpoint at its end, not one at each append."""
     lives = Incarnations(replace(QUIET, checkpoint_log_bytes=100_000))
     container = await lives.start()
@@ -99,7 +99,7 @@ async def test_bytes_call_for_a_checkpoint_in_the_midst_of_a_burst() -> None:
     await lives.close()
 
 
-async def test_the_log_is_cut_by_one_job_at_a_time_to_the_newest_mark(lives: Incarnations) -> None:
+async def test_the_log_is_truncated_by_one_job_at_a_time_to_the_newest_mark(lives: Incarnations) -> None:
     """While a truncation is under way others are not begun beside it; the last one wanted follows."""
     container = await lives.start()
     await pause_writer(container)

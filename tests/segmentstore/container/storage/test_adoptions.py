@@ -175,7 +175,7 @@ async def test_damage_is_reported_and_is_that_segments_own(lives: Incarnations) 
     assert (await container.find(A)).length == sum(map(len, PIECES))
 
 
-async def test_a_long_one_is_not_read_while_somebody_waits(lives: Incarnations) -> None:
+async def test_an_older_segment_above_the_limit_is_refused_with_the_import_command(lives: Incarnations) -> None:
     await put_rolling(lives.chunks, A, PIECES)
     lives.settings = replace(lives.settings, layout=replace(lives.settings.layout, adopted_bytes_max=100))
     container = await lives.start()

@@ -125,7 +125,7 @@ async def test_a_note_counts_for_one_start(lives: Lives, is_whole: bool) -> None
     assert await lives.sweeps(await lives.next())
 
 
-async def test_sweeps_go_on_over_clean_ends(lives: Lives) -> None:
+async def test_sweeps_continue_over_clean_ends(lives: Lives) -> None:
     """Every `sweep_interval_s` one: what comes about late, by calls of dead processes, no end can know of."""
     container = await lives.next()
     await lives.stop(container)

@@ -467,7 +467,7 @@ async def test_a_crash_between_a_chunk_write_and_the_truncation_of_the_log_is_re
 
 
 @pytest.mark.parametrize("moment", ["before seal", "before concat", "after concat", "before forgetting"])
-async def test_a_crash_in_the_midst_of_a_merge_leaves_one_copy(lives: Incarnations, moment: str) -> None:
+async def test_a_crash_during_a_merge_leaves_one_copy(lives: Incarnations, moment: str) -> None:
     """SS-179: at each step in storage the container dies; the next one finishes, and the bytes are there once."""
     container = await lives.start()
     await pause_writer(container)

@@ -786,7 +786,7 @@ async def test_a_compaction_ends_when_its_table_is_released(lives: IndexedIncarn
     assert await check_tables(container) == []
 
 
-async def test_a_look_up_is_repeated_when_the_frozen_tail_goes_meanwhile(lives: IndexedIncarnations) -> None:
+async def test_a_lookup_is_repeated_when_the_frozen_tail_is_replaced_meanwhile(lives: IndexedIncarnations) -> None:
     """The key was found in the frozen tail, so it was not looked up; its update had been in the index all the time."""
     lives.disk.cached_share = 0.0
     container = await filled(lives)

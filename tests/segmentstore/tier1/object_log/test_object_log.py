@@ -303,7 +303,7 @@ def test_data_of_another_process_in_a_slot_of_ones_own_is_damage() -> None:
     play(scenario)
 
 
-def test_a_slot_that_is_missing_in_the_midst_of_a_log_is_damage_and_is_named() -> None:
+def test_a_slot_that_is_missing_within_a_log_is_damage_and_is_named() -> None:
     async def scenario(world: World) -> None:
         log = await opened(world.process())
         for number in range(4):
