@@ -537,3 +537,38 @@ async def test_a_timer_does_not_abort_a_transaction_committed_elsewhere(cluster,
     await second.idle()
     assert await status(second, transaction) is COMMITTED
     assert not cluster.store.tables[layout.TRANSACTION_INDEX].entries
+
+
+async def test_a_transaction_that_another_controller_has_committed_is_listed_as_completed(cluster, started):
+    """Its row is still in the table of open ones; this controller did not commit it, and does not move it."""
+    second = await cluster.start()
+    moved, waiting = await begin(started), await begin(started)
+    await commit(started, moved)
+    await started.idle()
+    started._context.committed.add = lambda tables, transactions: None
+    await commit(started, waiting)
+    await started.idle()
+    assert await status(second, waiting) is COMMITTED
+    assert await second.transactions.completed("scope", "stream") == [(waiting, COMMITTED), (moved, COMMITTED)]
+
+
+async def described(service, transaction):
+    return await service.transactions.descriptions.one("scope", "stream", transaction)
+
+
+async def test_transactions_of_a_stream_that_another_controller_has_created_again_are_found(cluster, started):
+    """This controller still knows the stream that was deleted."""
+    second = await cluster.start()
+    transaction = await begin(started)
+    assert await status(second, transaction) is OPEN
+    await started.seal_stream("scope", "stream")
+    await started.delete_stream("scope", "stream")
+    with pytest.raises(NoSuchStreamError):
+        await second.transactions.descriptions.open("scope", "stream")
+    for read in (status, described):
+        await started.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+        transaction = await begin(started)
+        found = await read(second, transaction)
+        assert (found.status if isinstance(found, TransactionDescription) else found) is OPEN
+        await started.seal_stream("scope", "stream")
+        await started.delete_stream("scope", "stream")

@@ -30,6 +30,10 @@ class TransactionTables:
     def _table(self, epoch: int) -> str:
         return layout.transactions_in_epoch(*self.key, epoch)
 
+    async def check_exists(self) -> None:
+        """Return if this incarnation of the stream has its tables. Raises `NoSuchSegmentError` if not. 1 read."""
+        await self.records.get(layout.epochs_with_transactions(*self.key), "0", EpochWithTransactions)
+
     async def transaction(self, transaction: TransactionId) -> Versioned[ActiveTransaction] | None:
         """Read a transaction that is not completed; None if there is none with this id. 1 read."""
         if transaction.epoch < 0:

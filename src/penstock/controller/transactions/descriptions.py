@@ -71,6 +71,8 @@ class TransactionDescriptions:
                 return self._described(transaction, found.record, now_ms)
             ended = await self._context.completed.find(scope, stream, transaction)
             if ended is None:
+                # Another controller may have deleted the stream, and created it again.
+                await tables.check_exists()
                 return TransactionDescription(transaction, TransactionStatus.UNKNOWN)
             return TransactionDescription(
                 transaction, ended.status, max(now_ms - ended.completed_ms, 0), abort_reason=ended.abort_reason
@@ -106,6 +108,8 @@ class TransactionDescriptions:
                     ]
                 if len(found) >= limit:
                     break
+            if not found:
+                await tables.check_exists()
             return DescriptionPage(found, f"{at_epoch}:{base64.b64encode(at_row).decode()}" if found else token)
 
         return await self._context.catalog.on_stream(scope, stream, read)

@@ -38,6 +38,7 @@ from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,
     MetadataConflictError,
+    NoSuchStreamError,
     PenstockError,
     StreamSealedError,
     TransactionError,
@@ -344,12 +345,36 @@ class Transactions:
         return await self._context.catalog.on_stream(scope, stream, read)
 
     async def completed(self, scope: str, stream: str) -> list[tuple[TransactionId, TransactionStatus]]:
-        """Return the newest completed transactions of a stream, newest first."""
+        """Return the newest completed transactions of a stream, newest first.
+
+        Those that another controller has committed, and has not moved yet, come first.
+        """
         await self._context.committed.moved(scope, stream)
-        return await self._context.completed.newest(scope, stream)
+        try:
+            # Before the others: a row is removed after it was added there.
+            committed = await self._context.catalog.on_stream(scope, stream, _committed)
+        except NoSuchStreamError:
+            committed = []
+        moved = await self._context.completed.newest(scope, stream)
+        known = {transaction for transaction, _ in moved}
+        found = [(each, TransactionStatus.COMMITTED) for each in committed if each not in known]
+        return [*found, *moved][: self._settings.completed_transactions_listed_max]
 
     async def _completed(self, tables: StreamTables, transaction: TransactionId) -> TransactionStatus:
-        return await self._context.completed.status(tables.scope, tables.stream, transaction)
+        status = await self._context.completed.status(tables.scope, tables.stream, transaction)
+        if status is TransactionStatus.UNKNOWN:
+            # Another controller may have deleted the stream, and created it again.
+            await tables.check_exists()
+        return status
+
+
+async def _committed(tables: StreamTables) -> list[TransactionId]:
+    """Return the transactions that are committed, and not among the completed ones yet."""
+    return [
+        transaction
+        async for transaction, found in tables.transactions()
+        if found.record.status is TransactionStatus.COMMITTED
+    ]
 
 
 def _is_as_good(begun: StreamView, found: StreamView) -> bool:
