@@ -81,7 +81,10 @@ class StoreContainers:
         return ContainerCondition(HeldPhase.OPENING, error="" if failure is None else str(failure))
 
     async def prepare(self, container_id: int) -> None:
-        """See `MemberContainers.prepare`: flush, then write a checkpoint."""
+        """See `MemberContainers.prepare`: flush, write a checkpoint, and truncate the log there.
+
+        Under load there are data before the checkpoint that the first flush has not taken; the second one does.
+        """
         container = self._store.monitor.running.get(container_id)
         if container is None:
             return
@@ -100,6 +103,7 @@ class StoreContainers:
 
         container.checkpoints.write(on_done)
         await written
+        await container.writer.flush_all()
 
     def end_waits(self) -> None:
         """See `MemberContainers.end_waits`."""

@@ -337,6 +337,25 @@ def test_what_an_idle_container_does_not_use_is_deleted_and_its_frames_stay() ->
     play(scenario)
 
 
+def test_a_truncation_is_recorded_when_the_journal_has_grown_by_many_slots() -> None:
+    """The next open reads each slot since the recorded truncation: before the interval is over, they would be many."""
+
+    async def scenario(world: World) -> None:
+        settings = replace(SETTINGS, truncate_interval_s=1e6, truncate_slots=8)
+        factory = world.process(settings)
+        taken, busy = await opened(factory, 0), await opened(factory, 1)
+        await taken.truncate(await append(taken, b"first"))
+        for _ in range(40):
+            await append(busy, b"x")
+            await taken.truncate(await append(taken, b"y"))
+        later = world.process()
+        await contents(await opened(later, 0))
+        reads = sum(world.clients[-1].counts.values())
+        assert 0 < reads < 50
+
+    play(scenario)
+
+
 def test_the_data_of_a_journal_that_no_record_names_are_deleted_and_its_seal_stays() -> None:
     async def scenario(world: World) -> None:
         old = await opened(world.process())

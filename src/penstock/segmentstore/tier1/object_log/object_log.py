@@ -72,6 +72,8 @@ class ObjectLog:
         self._last_slot = -1
         self._truncation = 0
         self._truncated_s = float("-inf")
+        #: Where the live journal was when the last truncation was recorded.
+        self._truncated_slot = 0
         self._appended_bytes = 0
         self._closing: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -408,8 +410,11 @@ class ObjectLog:
         self._truncation = wanted
         now_s = asyncio.get_running_loop().time()
         is_due = now_s - self._truncated_s >= self._settings.truncate_interval_s
-        if is_due or self._appended_bytes >= self._settings.truncate_bytes:
+        # Another journal begins at slot 0.
+        slots = abs(self._process.writer.settled - self._truncated_slot)
+        if is_due or self._appended_bytes >= self._settings.truncate_bytes or slots >= self._settings.truncate_slots:
             self._truncated_s, self._appended_bytes = now_s, 0
+            self._truncated_slot = self._process.writer.settled
             try:
                 await self.record_truncation()
             except StorageFullError as error:

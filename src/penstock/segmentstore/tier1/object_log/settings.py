@@ -34,6 +34,7 @@ class ObjectLogSettings:
         truncate_interval_s: a truncation is recorded at most this often for each container ...
         truncate_bytes: ... unless the container has appended this many bytes since. An idle container frees the journal
             after as many bytes of other containers.
+        truncate_slots: ... or the journal has this many slots more: the next open of the container reads each of them.
         trim_interval_s: how often the process deletes what is not needed any more.
         reserve_bytes: objects without meaning that are kept in the bucket, and deleted when it is full, so that
             truncations and deletions continue; 0: none.
@@ -59,6 +60,7 @@ class ObjectLogSettings:
     kept_bytes_max: int = 16 * MIB
     truncate_interval_s: float = 60.0
     truncate_bytes: int = 64 * MIB
+    truncate_slots: int = fixed(256)
     trim_interval_s: float = 60.0
     reserve_bytes: int = 32 * MIB
     full_retry_s: float = fixed(5.0)
