@@ -179,9 +179,13 @@ class ContainerOpening:
             raise
         opened_s = self._runtime.monotonic_s()
         steps.progress()
-        async with steps.replaying():
-            parts = await self._replay(closing, steps.progress)
-            container = await self._complete(closing, parts, steps.progress)
+        try:
+            async with steps.replaying():
+                self._stale_log.begin()
+                parts = await self._replay(closing, steps.progress)
+                container = await self._complete(closing, parts, steps.progress)
+        finally:
+            await self._stale_log.end()
         async with steps.waiting():
             await self.ownership.wait_out_predecessor(opened_s, self._settings.ownership_drift_percent)
         self._events.on_failure = lambda error: self._on_failure(container, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -121,6 +122,27 @@ async def test_one_refused_request_does_not_let_an_old_copy_serve(
     with pytest.raises(StaleLogError):
         await lives.start()
     assert refused
+
+
+async def test_images_and_chunks_are_listed_at_the_same_time(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a container that moves is away for two requests to long-term storage more."""
+    await written(lives, 0)
+    lives.settings = replace(lives.settings, recovery_lookup_s=1.0)
+    inner, asked, both = lives.chunks.inner, set[str](), asyncio.Event()
+    answer = inner.list
+
+    async def list_chunks(prefix: str) -> list[ChunkInfo]:
+        asked.add(prefix)
+        if len(asked) == 2:
+            both.set()
+        await both.wait()
+        return await answer(prefix)  # type: ignore[return-value]
+
+    monkeypatch.setattr(inner, "list", list_chunks)
+    container = await lives.start()
+    assert container.stale_log.is_done
 
 
 async def test_an_old_copy_whose_chunks_are_deleted_is_reported_as_an_old_copy(lives: Incarnations) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from penstock.model.errors import (
     LogClosedError,
@@ -18,10 +19,11 @@ from penstock.model.errors import (
     PenstockError,
     StaleLogError,
 )
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container.log.image import ImageName, image_prefix
 from penstock.segmentstore.tier1.durable_log import DurableLog
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
-from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.chunk_storage import ChunkInfo, ChunkStorage
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -32,6 +34,9 @@ FIRST_ATTEMPTS_MAX = 4
 _FIRST_RETRY_S = 0.05
 #: Errors that end the incarnation.
 _FATAL = (StaleLogError, LogFencedError, LogClosedError)
+
+#: Images and chunks.
+_Listing: TypeAlias = tuple[Sequence[ChunkInfo], Sequence[ChunkInfo]]
 
 
 class StaleLogCheck:
@@ -48,6 +53,17 @@ class StaleLogCheck:
         #: The container's mark in the names of its chunks.
         self.mark: bytes = b""
         self.is_done: bool = False
+        #: The first listing, if it was begun early.
+        self._listing: asyncio.Task[_Listing] | None = None
+
+    def begin(self) -> None:
+        """Begin to list what storage has, once the log is claimed: it takes as long as a short replay."""
+        self._listing = asyncio.get_running_loop().create_task(self._list())
+
+    async def end(self) -> None:
+        """End a listing that was begun and is not needed any more."""
+        if self._listing is not None:
+            await cancel_and_wait(self._listing)
 
     async def before_the_first_write(self, timeout_s: float) -> None:
         """Check, for at most `timeout_s`. Storage that fails `FIRST_ATTEMPTS_MAX` times leaves `is_done` false.
@@ -101,16 +117,22 @@ class StaleLogCheck:
         raise StaleLogError(self._id, epoch=self._log.epoch, found=name, found_epoch=epoch)
 
     async def _check(self, foreign_epoch: int) -> None:
-        async for name, epoch in self._objects():
-            if epoch >= foreign_epoch:
-                await self.refuse(name, epoch)
+        listing, self._listing = self._listing, None
+        images, chunks = await (self._list() if listing is None else listing)
+        for info in images:
+            if (image := ImageName.parse(info.name)) is not None and image.epoch >= foreign_epoch:
+                await self.refuse(info.name, image.epoch)
+        for info in chunks:
+            origin = chunk_origin(info.name)
+            if origin is not None and origin.mark == self.mark and origin.epoch >= foreign_epoch:
+                await self.refuse(info.name, origin.epoch)
         self.is_done = True
 
-    async def _objects(self) -> AsyncIterator[tuple[str, int]]:
-        for info in await self._chunks.list(image_prefix(self._id)):
-            if (image := ImageName.parse(info.name)) is not None:
-                yield info.name, image.epoch
-        for info in await self._chunks.list(f"{self._table}.E-"):
-            origin = chunk_origin(info.name)
-            if origin is not None and origin.mark == self.mark:
-                yield info.name, origin.epoch
+    async def _list(self) -> _Listing:
+        """List the images and the chunks at the same time: each takes a request, or a walk of a directory."""
+        images = asyncio.ensure_future(self._chunks.list(image_prefix(self._id)))
+        try:
+            chunks = await self._chunks.list(f"{self._table}.E-")
+            return await images, chunks
+        finally:
+            await cancel_and_wait(images)
