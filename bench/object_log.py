@@ -7,13 +7,14 @@
 
 The bucket is on this machine, on a server that adds the delays and costs little CPU, as a service elsewhere would
 (`DistantS3`): versitygw and a proxy use 7 to 9 ms of CPU for each MB. `plain_puts` is what that way takes from obstore
-alone, and `cpu_ms_per_mb` what each process used for each MB of events. Long-term storage of both servers of a pair is
-in that bucket, too, and they run one after the other. `ratio` is the figure of the log in a bucket divided by that of
-the local log. `append_100` and `append_1000` are one writer of Penstock's client at full speed, on 1 and on 100
-segments; `java_100` and `java_1000` the same with Pravega's Java client, on 10 and 100 segments, where Java is
-installed. `after_pause` is a single append after a pause longer than the interval; `rate_10k` is 10 000 events/s.
-`requests` counts those to the bucket of the log: `writes_per_s` is at most 1/interval + bytes/8 MiB. `idle` counts them
-without any load, per lease.
+alone: both the log and long-term storage send their bytes on it. `..._cpu_ms_per_mb` is what each process used for each
+MB of events, and `..._cpu_bound` the MB/s that all cores of this machine give then, if nothing else runs. Both servers
+run, and are loaded in turns: `--rounds` of each load, whose medians count. Before each turn the servers have finished
+what the one before has caused. `ratio` is the figure of the log in a bucket divided by that of the local log.
+`append_100` and `append_1000` are one writer of Penstock's client at full speed, on 1 and on 100 segments; `java_100`
+and `java_1000` the same with Pravega's Java client, on 10 and 100 segments, where Java is installed. `after_pause` is a
+single append after a pause longer than the interval; `rate_10k` is 10 000 events/s. `..._requests` counts those to the
+bucket of the log: `writes_per_s` is at most 1/interval + bytes/8 MiB. `idle` counts them without any load, per lease.
 
 `recovery` fills a log, kills the server, and compares reads of all its objects by obstore alone with an open and a
 replay of the log. `takeover` is the time from a kill -9 until another server, started at once, serves; without
@@ -25,9 +26,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +60,9 @@ INTERVAL_S = ObjectLogSettings().batch_interval_s
 LEASE_S = ContainerSettings().ownership_lease_s
 CONTAINERS = 4
 BATCH_BYTES = ObjectLogSettings().batch_bytes_max
+_IDLE_POLL_S, _IDLE_POLLS_MAX, _IDLE_SHARE_MAX = 0.5, 40, 0.1
 RECOVERED = "bench/recovery/0.#epoch.0"
-PARTS = ("load", "idle", "recovery", "takeover")
+PARTS = ("load", "latency", "idle", "recovery", "takeover")
 
 
 class Place:
@@ -125,8 +129,8 @@ def requests(uri: str) -> dict[str, int]:
     return {name: sum(getattr(row, name) for row in rows) for name in ("write_count", "read_count", "sent_bytes")}
 
 
-def throughput(uri: str, stream: str, event_bytes: int, segments: int, seconds: float) -> float:
-    """Write with one client at full speed; return MB/s."""
+def throughput(uri: str, stream: str, event_bytes: int, segments: int, seconds: float) -> dict[str, float]:
+    """Write with one client at full speed; return MB/s, and the megabytes of all events, those before among them."""
     count = max(1, 1_000_000 // event_bytes)
     events = [os.urandom(event_bytes // 2) + bytes(event_bytes - event_bytes // 2) for _ in range(count)]
     keys = [str(number) for number in range(count)] if segments > 1 else None
@@ -141,7 +145,9 @@ def throughput(uri: str, stream: str, event_bytes: int, segments: int, seconds: 
                 writer.write_many(events, routing_keys=keys)
                 written += count
             writer.flush()
-            return round(written * event_bytes / (time.perf_counter() - begin_s) / 1e6, 1)
+            megabytes = written * event_bytes / 1e6
+            rate = round(megabytes / (time.perf_counter() - begin_s), 1)
+    return {"mb_per_s": rate, "megabytes": megabytes + count * event_bytes / 1e6}
 
 
 def after_pause(uri: str, count: int) -> dict[str, float]:
@@ -159,69 +165,141 @@ def after_pause(uri: str, count: int) -> dict[str, float]:
     return percentiles_ms(samples_s[1:])
 
 
-def java_load(running: Server, event_bytes: int, segments: int, seconds: float) -> object:
-    """Return MB/s of the Java client at full speed; why there are none, where Java is missing."""
-    try:
-        jars = classpath()
-        java_with_compiler()
-    except JavaUnavailableError as error:
-        return f"not measured: {error}"
+def java_load(running: Server, event_bytes: int, segments: int, seconds: float) -> dict[str, float]:
+    """Write with the Java client at full speed; return the same as `throughput`."""
     figures = run_load(
-        running, jars, 1024,
+        running, classpath(), 1024,
         {
             "controller": running.uri, "segments": segments, "writers": 1, "readers": 0, "event-bytes": event_bytes,
             "rate": 0.0, "warm-up-seconds": seconds, "seconds": seconds, "drain-seconds": 60.0, "pooled": True,
         },
     )  # fmt: skip
-    acknowledged = int(str(figures["events_acknowledged_then"]))
-    return round(acknowledged * event_bytes / float(str(figures["measured_s"])) / 1e6, 1)
+    acknowledged, sent = (int(str(figures[name])) for name in ("events_acknowledged_then", "events_sent"))
+    rate = round(acknowledged * event_bytes / float(str(figures["measured_s"])) / 1e6, 1)
+    return {"mb_per_s": rate, "megabytes": sent * event_bytes / 1e6}
 
 
-def loaded(place: Place, directory: Path, arguments: argparse.Namespace, *, has_object_log: bool) -> dict[str, Any]:
-    """Measure one server, from new to loaded."""
-    figures: dict[str, Any] = {}
-    seconds = arguments.seconds
-    with place.server(directory, place.prefix(), has_object_log=has_object_log) as running:
-        uri = running.uri
-        cpu = {"server": running.pid, "client": os.getpid(), **place.pids}
-        figures["after_pause"] = after_pause(uri, arguments.appends)
-        paced = argparse.Namespace(rate=arguments.rate, event_bytes=100, seconds=seconds, read=False)
-        figures["rate_10k"] = asyncio.run(measure_rate(uri, paced))["append_to_ack"]
-        for event_bytes, segments in ((100, 1), (1000, 100)):
-            before, began_s = requests(uri), time.perf_counter()
-            stream, used_s = f"bench/full{event_bytes}", {name: cpu_s(pid) for name, pid in cpu.items()}
-            rate = throughput(uri, stream, event_bytes, segments, seconds)
-            figures[f"append_{event_bytes}"] = rate
-            megabytes = rate * (time.perf_counter() - began_s)
-            figures[f"cpu_ms_per_mb_{event_bytes}"] = {
-                name: round((cpu_s(pid) - used_s[name]) / megabytes * 1e3, 2) for name, pid in cpu.items()
-            }
-            if has_object_log:
-                after, took_s = requests(uri), time.perf_counter() - began_s
-                sent = after["sent_bytes"] - before["sent_bytes"]
-                figures[f"requests_{event_bytes}"] = {
-                    "writes_per_s": round((after["write_count"] - before["write_count"]) / took_s, 2),
-                    "at_most": round(1 / INTERVAL_S + sent / took_s / BATCH_BYTES, 2),
-                    "reads_per_s": round((after["read_count"] - before["read_count"]) / took_s, 2),
+@dataclass
+class Pair:
+    """Two running servers, one with each log, which are loaded in turns; and what was measured of each.
+
+    So both figures of a ratio are from the same minute. The server that is not loaded uses next to no CPU.
+    """
+
+    place: Place
+    servers: Mapping[str, Server]
+    figures: dict[str, dict[str, Any]]
+    rounds: int
+
+    def in_turns(self, name: str, measure: Callable[[Server, int], dict[str, float]]) -> None:
+        """Measure each server once per round; keep the medians under `name`, and CPU and requests of the last round."""
+        taken: dict[str, list[dict[str, float]]] = {kind: [] for kind in self.servers}
+        self._await_idle()
+        for number in range(self.rounds):
+            for kind, running in self.servers.items():
+                has_object_log = kind == "object"
+                before, began_s = requests(running.uri) if has_object_log else {}, time.perf_counter()
+                pids = {"server": running.pid, **self.place.pids}
+                used_s = {process: cpu_s(pid) for process, pid in pids.items()}
+                clients_s = _own_cpu_s()
+                found = measure(running, number)
+                taken[kind].append(found)
+                clients_s = _own_cpu_s() - clients_s
+                after, took_s = requests(running.uri) if has_object_log else {}, time.perf_counter() - began_s
+                self._await_idle()
+                megabytes = found.get("megabytes", 0.0)
+                if not megabytes:
+                    continue
+                cpu_ms = {process: (cpu_s(pid) - used_s[process]) / megabytes * 1e3 for process, pid in pids.items()}
+                cpu_ms["client"] = clients_s / megabytes * 1e3
+                rounded = {process: round(each, 2) for process, each in cpu_ms.items()}
+                self.figures[kind][f"{name}_cpu_ms_per_mb"] = rounded
+                # As fast as all of them together can be on this machine, if nothing else runs on it.
+                self.figures[kind][f"{name}_cpu_bound"] = round((os.cpu_count() or 1) * 1e3 / sum(cpu_ms.values()), 1)
+                if has_object_log:
+                    sent = after["sent_bytes"] - before["sent_bytes"]
+                    self.figures[kind][f"{name}_requests"] = {
+                        "writes_per_s": round((after["write_count"] - before["write_count"]) / took_s, 2),
+                        "at_most": round(1 / INTERVAL_S + sent / took_s / BATCH_BYTES, 2),
+                        "reads_per_s": round((after["read_count"] - before["read_count"]) / took_s, 2),
+                    }
+        for kind, all_found in taken.items():
+            if "mb_per_s" in all_found[0]:
+                rates = [found["mb_per_s"] for found in all_found]
+                self.figures[kind][name] = statistics.median(rates)
+                self.figures[kind][f"{name}_rounds"] = rates
+            else:
+                self.figures[kind][name] = {
+                    each: round(statistics.median(found[each] for found in all_found), 3) for each in all_found[0]
                 }
-        if arguments.java:
-            for event_bytes, segments in ((100, 10), (1000, 100)):
-                figures[f"java_{event_bytes}"] = java_load(running, event_bytes, segments, seconds)
-        figures["memory"] = memory_mb(running.pid)
-    return figures
+
+    def _await_idle(self) -> None:
+        """Wait until the servers and the S3 server use little CPU: what they do late belongs to the turn before."""
+        pids = [*(running.pid for running in self.servers.values()), *self.place.pids.values()]
+        for _ in range(_IDLE_POLLS_MAX):
+            used_s = sum(map(cpu_s, pids))
+            time.sleep(_IDLE_POLL_S)
+            if sum(map(cpu_s, pids)) - used_s < _IDLE_POLL_S * _IDLE_SHARE_MAX:
+                return
+
+
+def _members(figures: Mapping[str, object]) -> dict[str, object]:
+    found = figures["append_to_ack"]
+    assert isinstance(found, dict)
+    return found
+
+
+def _own_cpu_s() -> float:
+    """Return the CPU time of this process, and of its children that have ended: clients in Java."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def pair(place: Place, directory: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure both logs; return the figures of each, and the ratios."""
-    local = loaded(place, directory / "local", arguments, has_object_log=False)
-    there = loaded(place, directory / "object", arguments, has_object_log=True)
+    """Measure both logs in turns; return the figures of each, and the ratios."""
+    seconds = arguments.seconds
+    with (
+        place.server(directory / "local", place.prefix(), has_object_log=False) as local,
+        place.server(directory / "object", place.prefix(), has_object_log=True) as there,
+    ):
+        both = Pair(place, {"local": local, "object": there}, {"local": {}, "object": {}}, arguments.rounds)
+
+        def full_speed(event_bytes: int, segments: int) -> Callable[[Server, int], dict[str, float]]:
+            def measure(running: Server, number: int) -> dict[str, float]:
+                stream = f"bench/full{event_bytes}x{number}"
+                return throughput(running.uri, stream, event_bytes, segments, seconds)
+
+            return measure
+
+        def java(event_bytes: int, segments: int) -> Callable[[Server, int], dict[str, float]]:
+            return lambda running, number: java_load(running, event_bytes, segments, seconds)
+
+        def paced(running: Server, number: int) -> dict[str, float]:
+            load = argparse.Namespace(rate=arguments.rate, event_bytes=100, seconds=seconds, read=False)
+            return {
+                name: float(str(each)) for name, each in _members(asyncio.run(measure_rate(running.uri, load))).items()
+            }
+
+        if "load" in arguments.only:
+            both.in_turns("append_100", full_speed(100, 1))
+            both.in_turns("append_1000", full_speed(1000, 100))
+        if "load" in arguments.only and arguments.java:
+            both.in_turns("java_100", java(100, 10))
+            both.in_turns("java_1000", java(1000, 100))
+        if "latency" in arguments.only:
+            both.rounds = 1
+            both.in_turns("after_pause", lambda running, number: after_pause(running.uri, arguments.appends))
+            both.in_turns("rate_10k", paced)
+        for kind, running in both.servers.items():
+            both.figures[kind]["memory"] = memory_mb(running.pid)
+    figures = both.figures
     ratios = {
-        name: round(figure / local[name], 2)
-        for name, figure in there.items()
-        if isinstance(figure, float) and isinstance(local.get(name), float) and local[name]
+        name: round(figure / figures["local"][name], 2)
+        for name, figure in figures["object"].items()
+        if isinstance(figure, float) and figures["local"].get(name)
     }
-    more_mb = round(there["memory"]["rss_max_mb"] - local["memory"]["rss_max_mb"], 1)
-    return {"local": local, "object": there, "ratio": ratios, "more_memory_mb": more_mb}
+    more_mb = figures["object"]["memory"]["rss_max_mb"] - figures["local"]["memory"]["rss_max_mb"]
+    return {**figures, "ratio": ratios, "more_memory_mb": round(more_mb, 1)}
 
 
 def idle(place: Place, directory: Path, seconds: float) -> dict[str, float]:
@@ -326,6 +404,7 @@ def main() -> None:
     options = parser(__doc__ or "")
     options.add_argument("--delays-ms", type=float, nargs="+", default=[0.0, 10.0, 30.0, 100.0])
     options.add_argument("--rate", type=int, default=10_000, help="events per second of `rate_10k`")
+    options.add_argument("--rounds", type=int, default=3, help="turns of each server at full speed")
     options.add_argument("--appends", type=int, default=30, help="single appends after a pause")
     options.add_argument("--megabytes", type=int, default=512, help="of the log that is recovered")
     options.add_argument("--idle-seconds", type=float, default=60.0)
@@ -335,8 +414,14 @@ def main() -> None:
     arguments = options.parse_args()
     if arguments.quick:
         arguments.delays_ms, arguments.seconds, arguments.appends, arguments.rate = [5.0], 0.5, 3, 1000
-        arguments.megabytes, arguments.idle_seconds, arguments.java = 8, 1.0, False
+        arguments.megabytes, arguments.idle_seconds, arguments.java, arguments.rounds = 8, 1.0, False, 1
     figures: dict[str, object] = {"batch_interval_s": INTERVAL_S}
+    if arguments.java:
+        try:
+            classpath()
+            java_with_compiler()
+        except JavaUnavailableError as error:
+            arguments.java, figures["java"] = False, f"not measured: {error}"
     with work_directory(arguments) as directory:
         figures["raw_disk"] = raw_disk(directory)
         try:
@@ -349,6 +434,7 @@ def main() -> None:
                         found["plain_puts"] = asyncio.run(
                             puts(place.way, BATCH_BYTES, seconds, lanes=4, bucket=DATA_BUCKET)
                         )
+                    if {"load", "latency"} & set(arguments.only):
                         found.update(pair(place, there, arguments))
                     if "recovery" in arguments.only:
                         found["recovery"] = recovery(place, there / "recovery", arguments.megabytes)

@@ -146,16 +146,30 @@ async def _statistics_token(controller: ControllerClient) -> str:
 async def _ask_store(
     host: str, port: int, segments: list[str], settings: ClientSettings, tls: ssl.SSLContext | None, token: str
 ) -> None:
+    await _ask_report(host, port, settings, tls, token)
+    if token or not segments:
+        return
     connection = await open_connection(host, port, settings=settings.connection(), ssl_context=tls)
     try:
-        for segment in () if token else segments:
+        for segment in segments:
             request_id = connection.next_request_id()
             reply = await connection.request(request_id, GetStreamSegmentInfo(request_id, segment, ""))
             if isinstance(reply, WrongHost):
                 raise ContainerNotFoundError(
                     -1, f"a container of segment store {host}:{port} is not running: see the server's log"
                 )
-        # Last: a store of Pravega's closes the connection at this request.
+    finally:
+        await connection.close()
+
+
+async def _ask_report(host: str, port: int, settings: ClientSettings, tls: ssl.SSLContext | None, token: str) -> None:
+    """Raise the reason why a store does not serve, if its report has one.
+
+    Before any segment is asked for: a log that waits for space may not answer that. On a connection of its own: a store
+    of Pravega's closes it at this request.
+    """
+    connection = await open_connection(host, port, settings=settings.connection(), ssl_context=tls)
+    try:
         try:
             report = await store_report(connection, f"{host}:{port}", token)
         except (ConnectionLostError, UnsupportedOperationError):

@@ -68,6 +68,22 @@ async def test_writes_of_users_wait_below_the_mark_and_those_for_readers_do_not(
     watch.check(SEGMENT)
 
 
+async def test_a_log_that_is_found_full_is_checked_at_once() -> None:
+    """Not with the next periodic check, an hour later."""
+    log = Place()
+    watch = watch_over(log, Place(), replace(SETTINGS, check_interval_s=3600.0))
+    watching = asyncio.create_task(watch.watch_log())
+    await turns()
+    assert (log.look_count, watch.is_log_low) == (1, False)
+    log.free_bytes = 0
+    watch.check_log_now()
+    await turns()
+    assert (log.look_count, watch.is_log_low) == (2, True)
+    await turns()
+    assert log.look_count == 2
+    watching.cancel()
+
+
 async def test_a_small_file_system_has_a_share_for_its_mark() -> None:
     """10 % of it is less than the bytes of the mark."""
     settings = replace(SETTINGS, log_free_bytes_min=1 << 50, log_free_percent_max=10)

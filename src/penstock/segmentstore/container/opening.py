@@ -131,6 +131,7 @@ class ContainerOpening:
         self.space: SpaceWatch = SpaceWatch(
             container_id, settings.space, log_space=log.space, storage_space=chunks.space, on_change=self._space_changed
         )
+        log.on_full = self.space.check_log_now
         self._back_pressure = BackPressure(
             self._state, self.space, self._events, settings, throttle or ThrottleSettings()
         )

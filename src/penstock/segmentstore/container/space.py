@@ -56,6 +56,7 @@ class SpaceWatch:
         self._container_id = container_id
         self._settings = settings
         self._on_change = on_change
+        self._is_due = asyncio.Event()
         self._log = _Place("the log", log_space, settings.log_free_bytes_min, settings.log_free_percent_max)
         self._storage = _Place(
             "long-term storage", storage_space, settings.storage_free_bytes_min, settings.storage_free_percent_max
@@ -105,20 +106,37 @@ class SpaceWatch:
 
     async def watch_log(self) -> None:
         """Check the log's file system for as long as the container runs."""
-        await self._watch(self._log)
+        try:
+            while True:
+                self._is_due.clear()
+                await self._check(self._log)
+                await self._until_due()
+        finally:
+            self._stop(self._log)
+
+    def check_log_now(self) -> None:
+        """Check the log's file system now: the log has found it full. Until then writes fill the log's reserve."""
+        self._is_due.set()
+
+    async def _until_due(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.check_interval_s):
+                await self._is_due.wait()
+        except TimeoutError:
+            pass
 
     async def watch_storage(self) -> None:
         """Check long-term storage for as long as the container runs; separate from the log, because it may hang."""
-        await self._watch(self._storage)
-
-    async def _watch(self, place: _Place) -> None:
         try:
             while True:
-                await self._check(place)
+                await self._check(self._storage)
                 await asyncio.sleep(self._settings.check_interval_s)
         finally:
-            if place.pending is not None:
-                place.pending.cancel()
+            self._stop(self._storage)
+
+    def _stop(self, place: _Place) -> None:
+        if place.pending is not None:
+            place.pending.cancel()
 
     async def _check(self, place: _Place) -> None:
         loop = asyncio.get_running_loop()

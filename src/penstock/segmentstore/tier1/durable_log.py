@@ -45,9 +45,12 @@ class DurableLog(Protocol):
     Attributes:
         on_synced: called in the event loop turn in which frames are reported synced, after the futures of all of them
             have their addresses. Callbacks of these futures run one turn later. May append.
+        on_full: called when storage whose free space is unknown refuses a frame because it is full: `space` says so
+            from now on, and a periodic check would find it late.
     """
 
     on_synced: Callable[[], None]
+    on_full: Callable[[], None]
 
     @property
     def epoch(self) -> int:

@@ -113,6 +113,7 @@ class LocalLog:
         self._trailer_due_s = 0.0
         self._trailer_timer: asyncio.TimerHandle | None = None
         self.on_synced: Callable[[], None] = lambda: None
+        self.on_full: Callable[[], None] = lambda: None
         #: The batch being written without a thread; and whether the append thread is working.
         self._small: tuple[WritableFile, PreparedBatch] | None = None
         self._is_thread_busy = False

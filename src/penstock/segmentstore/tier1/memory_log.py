@@ -67,6 +67,7 @@ class MemoryLog:
         self, container_id: int, stored: _StoredLog, frame_length_max: int, now_s: Callable[[], float]
     ) -> None:
         self.on_synced: Callable[[], None] = lambda: None
+        self.on_full: Callable[[], None] = lambda: None
         self._now_s = now_s
         self._confirmed_s = float("-inf")
         self._may_predecessor_answer = False

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -229,3 +230,27 @@ def test_writers_wait_in_a_full_bucket_and_a_truncation_makes_room() -> None:
 
     stack.call(scenario)
     stack.close()
+
+
+def test_all_logs_of_a_process_report_a_full_bucket_with_the_first_refusal() -> None:
+    """So writes are held before they use the reserve up. `space` says it at once, without a request."""
+
+    async def scenario(bucket: SimulatedBucket) -> None:
+        factory = process(bucket)
+        logs = [factory.create(number) for number in range(2)]
+        reports: list[int] = []
+        for number, log in enumerate(logs):
+            await log.open()
+            log.on_full = partial(reports.append, number)
+        await asyncio.sleep(0.5)
+        bucket.quota_bytes = used(bucket)
+        for _ in range(3):
+            await logs[0].append([bytes(1000)], 1000)
+        assert reports == [0, 1]
+        before_s = asyncio.get_running_loop().time()
+        space = await logs[1].space()
+        assert space is not None
+        assert space.free_bytes == 0
+        assert asyncio.get_running_loop().time() == before_s
+
+    play(scenario)

@@ -49,6 +49,7 @@ class BookKeeperLog:
     def __init__(self, container_id: int, process: BookKeeperProcess) -> None:
         self.container_id: int = container_id
         self.on_synced: Callable[[], None] = lambda: None
+        self.on_full: Callable[[], None] = lambda: None
         self._process = process
         self._settings = process.settings
         self._state = _State.NEW

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from penstock.model.errors import NoSuchObjectError, ObjectExistsError, StorageError, StorageFullError
 from penstock.runtime.disk import DiskSpace
@@ -32,10 +33,12 @@ class BucketSpace:
 
     Attributes:
         is_full: whether the bucket has refused an object since it had space for the whole reserve.
+        on_full: called when `is_full` becomes true.
     """
 
     def __init__(self, objects: ObjectStore, settings: ObjectLogSettings, prefix: str, place: str) -> None:
         self.is_full: bool = False
+        self.on_full: Callable[[], None] = lambda: None
         self._objects = objects
         self._settings = settings
         self._place = place
@@ -59,6 +62,8 @@ class BucketSpace:
         self._refused_s = asyncio.get_running_loop().time()
         if not self.is_full:
             self.is_full = True
+            self._tried_s = self._refused_s  # The next call of `ask` answers at once.
+            self.on_full()
             _log.error("%s is full: users' writes wait until it has space: %s", self._place, error)
         async with self._lock:
             while self._left:

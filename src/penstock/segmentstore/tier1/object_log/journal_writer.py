@@ -40,6 +40,7 @@ class Member(Protocol):
 
     container_id: int
     on_synced: Callable[[], None]
+    on_full: Callable[[], None]
 
     @property
     def epoch(self) -> int:
@@ -142,6 +143,7 @@ class JournalWriter:
         self._checking: asyncio.Task[bool] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._wakeup = asyncio.Event()
+        bucket.space.on_full = self._found_full
         #: Set and replaced whenever slots settle, the journal changes, or a member ends.
         self._progress = asyncio.Event()
 
@@ -447,6 +449,10 @@ class JournalWriter:
         own = asyncio.current_task()
         tasks = [slot.task for slot in slots if slot.task is not None and slot.task is not own]
         await cancel_and_wait(*tasks)
+
+    def _found_full(self) -> None:
+        for member in self.members:
+            member.on_full()
 
     def _told(self) -> None:
         progress, self._progress = self._progress, asyncio.Event()
