@@ -3,6 +3,10 @@
     python bench/metrics.py                                     # 100 000 streams, 1 000 groups
     python bench/metrics.py --streams 10000 --groups 100 --rounds 0
     python bench/metrics.py --streams 0 --rounds 10 --seconds 10
+    python bench/metrics.py --filled /tmp/filled --rounds 0     # keeps the streams for the next run
+
+Streams are created by a server in this process, without its RPCs, and their data directory is then served by
+`penstock standalone`. With `--filled` the directory stays there, and is used again if it has streams.
 
 `scrape` is one request of ``/metrics``: time for the client, CPU of the server, and what came. `pages` are pages of
 `--page` entries of the listing of the scope over REST, each by the token of the page before; `groups_pages` are those
@@ -22,37 +26,59 @@ import threading
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import penstock
 from _common import Server, cpu_s, free_port, parser, percentiles_ms, raw_disk, report, server, work_directory
 from _wire import Progress, say
 from penstock import aio
+from penstock.cli.serve import new_loop
+from penstock.model.policies import Scaling, StreamConfig
+from penstock.runtime.settings import load_settings
+from penstock.server.settings import StandaloneSettings
+from penstock.server.standalone import Standalone
 
 _SCOPE = "bench"
 _EVENT_BYTES = 100
 _BATCH = 10_000
 #: Streams that get events, so that each of them has metrics of its own, as far as the server's limit allows.
 _WRITTEN = 200
+#: Flushes of hundreds of thousands of tiny segments would take most of the time, and are not what is measured.
+_SETTINGS = {"segment_store.container.flush_age_s": 86_400.0}
+
+
+async def each(what: str, count: int, at_once: int, create: Callable[[int], Awaitable[None]]) -> None:
+    """Create things, so many at once."""
+    numbers, progress = iter(range(count)), Progress(what, count)
+
+    async def caller() -> None:
+        for number in numbers:
+            await create(number)
+            progress.add()
+
+    await asyncio.gather(*(caller() for _ in range(at_once)))
+
+
+async def create_streams(data_directory: Path, count: int, at_once: int) -> None:
+    """Create streams in a data directory that no server uses."""
+    flags = {"data_dir": str(data_directory), "controller_port": 0, "segment_store_port": 0}
+    settings = load_settings(StandaloneSettings, flags=flags | _SETTINGS)
+    async with Standalone(settings) as running:
+        service = running.service
+        assert service is not None
+        await service.create_scope(_SCOPE)
+
+        async def stream(number: int) -> None:
+            await service.create_stream(_SCOPE, f"s{number:06d}", StreamConfig(Scaling.fixed(1)))
+
+        await each("streams created", count, at_once, stream)
 
 
 async def fill(uri: str, stream_count: int, group_count: int, at_once: int) -> None:
-    """Create the streams, append to some, and create the groups, each of which reads one stream."""
+    """Append to some streams, and create the groups, each of which reads one stream. Groups that exist stay."""
     async with aio.connect(uri) as client:
-        await client.create_scope(_SCOPE)
-
-        async def each(what: str, count: int, create: Callable[[int], Awaitable[None]]) -> None:
-            numbers, progress = iter(range(count)), Progress(what, count)
-
-            async def caller() -> None:
-                for number in numbers:
-                    await create(number)
-                    progress.add()
-
-            await asyncio.gather(*(caller() for _ in range(at_once)))
-
-        async def stream(number: int) -> None:
-            await client.create_stream(f"{_SCOPE}/s{number:06d}")
 
         async def append(number: int) -> None:
             async with client.event_writer(f"{_SCOPE}/s{number:06d}") as writer:
@@ -63,9 +89,8 @@ async def fill(uri: str, stream_count: int, group_count: int, at_once: int) -> N
             async with await client.reader_group(f"g{number:06d}", [name], scope=_SCOPE):
                 pass
 
-        await each("streams created", stream_count, stream)
-        await each("streams appended to", min(stream_count, _WRITTEN), append)
-        await each("groups created", group_count, group)
+        await each("streams appended to", min(stream_count, _WRITTEN), at_once, append)
+        await each("groups created", group_count, at_once, group)
 
 
 def get(url: str) -> bytes:
@@ -193,8 +218,17 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
     metrics_port, web_port = free_port(), free_port()
     found: dict[str, object] = {"streams": arguments.streams, "groups": arguments.groups}
     options = ("--metrics-port", str(metrics_port), "--web-port", str(web_port))
-    with work_directory(arguments) as directory, server(directory, *options) as running:
+    with ExitStack() as held:
+        directory = Path(arguments.filled) if arguments.filled else held.enter_context(work_directory(arguments))
+        directory.mkdir(parents=True, exist_ok=True)
         found["raw_disk"] = raw_disk(directory)
+        begin_s = time.perf_counter()
+        if arguments.streams and not (directory / "store").exists():
+            with asyncio.Runner(loop_factory=new_loop()) as runner:
+                runner.run(create_streams(directory / "store", arguments.streams, arguments.clients))
+            found["streams_created_s"] = round(time.perf_counter() - begin_s, 1)
+        running = held.enter_context(server(directory, *options, settings=_SETTINGS))
+        found["ready_s"] = round(running.ready_s, 2)
         if arguments.streams:
             begin_s = time.perf_counter()
             asyncio.run(fill(running.uri, arguments.streams, arguments.groups, arguments.clients))
@@ -218,6 +252,7 @@ def main() -> None:
     options.add_argument("--streams", type=int, default=100_000)
     options.add_argument("--groups", type=int, default=1_000)
     options.add_argument("--clients", type=int, default=64, help="calls at once that create streams and groups")
+    options.add_argument("--filled", help="directory that keeps the streams; one that has some is used as it is")
     options.add_argument("--scrapes", type=int, default=50)
     options.add_argument("--page", type=int, default=100, help="entries of a page of a listing")
     options.add_argument("--rounds", type=int, default=5, help="turns of appends without and with scrapes")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,13 @@ from penstock.client.client import Client
 from penstock.client.controller.group_overview import StreamOfGroup
 from penstock.client.controller.reader_group_calls import Publication, ReaderGroupCalls, RegisteredGroup
 from penstock.client.settings import ClientSettings
-from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchScopeError, StreamError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchReaderGroupError,
+    NoSuchScopeError,
+    StreamError,
+    UnsupportedOperationError,
+)
 from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 from penstock.testing import memory_server
@@ -270,8 +277,39 @@ async def test_groups_of_all_clients_are_reported_with_their_held_bytes(server: 
         assert not found[f"{scope}/theirs"].streams[stream].is_subscribed
         with pytest.raises(NoSuchScopeError):
             [one async for one in client.group_overviews("nowhere")]
+        with pytest.raises(NoSuchScopeError):
+            [one async for one in client.reader_groups("nowhere")]
         with pytest.raises(NoSuchReaderGroupError):
             await client._controller_client.group_overview(scope, "missing")
+
+
+async def test_names_of_groups_are_listed_without_the_streams_of_the_scope(
+    server: Server, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a call of Penstock's controller; with a controller that does not have it, among the streams."""
+    scope, _, _ = stream.partition("/")
+    async with Client(server.uri, FAST) as client:
+        await write(client, stream)
+        for name in ("one", "two"):
+            await client.reader_group(name, [stream], scope=scope)
+        controller = client._controller_client
+        pages: list[str] = []
+        listed = controller.stream_pages
+
+        def stream_pages(scope: str, **options: Any) -> AsyncIterator[tuple[str, Sequence[str]]]:
+            pages.append(scope)
+            return listed(scope, **options)
+
+        monkeypatch.setattr(controller, "stream_pages", stream_pages)
+        assert sorted([name async for name in client.reader_groups(scope)]) == ["one", "two"]
+        assert pages == []
+
+        async def unsupported(*arguments: object, **options: object) -> None:
+            raise UnsupportedOperationError("describeReaderGroups")
+
+        monkeypatch.setattr(controller._stub, "describeReaderGroups", unsupported, raising=False)
+        assert sorted([name async for name in client.reader_groups(scope)]) == ["one", "two"]
+        assert pages == [scope]
 
 
 async def test_groups_of_the_rust_client_are_reported_and_tables_are_not_groups(server: Server, stream: str) -> None:

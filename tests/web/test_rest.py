@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,12 @@ import pytest
 
 from penstock import aio
 from penstock.client.controller.controller import ControllerClient
-from penstock.model.errors import AuthenticationBusyError, AuthenticationError
+from penstock.model.errors import (
+    AuthenticationBusyError,
+    AuthenticationError,
+    ControllerUnavailableError,
+    NoSuchStreamError,
+)
 from penstock.testing import MemoryServer
 from penstock.web.app import ROUTES, WebApp
 from penstock.web.callers import Callers, connection_to, credentials_of
@@ -286,6 +291,66 @@ async def test_lists_are_divided_into_pages(shop: httpx.AsyncClient) -> None:
     assert names == {"orders", "a.b"}
     assert (await send(shop, "GET", SHOP + "?token=x")).status_code == 400
     assert (await send(shop, "GET", SHOP + "?limit=1001")).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "key"),
+    [
+        ("/v1/scopes/shop/readergroups", "readerGroups", "readerGroupName"),
+        ("/v1/scopes/shop/tables", "tables", None),
+        ("/v1/scopes", "scopes", "scopeName"),
+    ],
+)
+async def test_pages_of_a_list_have_every_name_once(
+    shop: httpx.AsyncClient, penstock_server: MemoryServer, path: str, field: str, key: str | None
+) -> None:
+    """Of reader groups, tables and scopes, although the last names of a page are deleted before the next."""
+    wanted = [f"n{number}" for number in range(9)]
+    async with aio.connect(penstock_server.uri) as client:
+        create: Callable[[str], Awaitable[object]]
+        delete: Callable[[str], Awaitable[None]]
+        if field == "tables":
+            create, delete = lambda name: client.create_table(f"shop/{name}", key_length=8), client.delete_table
+        elif field == "scopes":
+            create, delete = client.create_scope, client.delete_scope
+        else:
+            create = lambda name: client.reader_group(f"shop/{name}", ["shop/orders"])  # noqa: E731
+            delete = client.delete_reader_group
+        for name in wanted:
+            await create(name)
+        found: list[str] = []
+        query = "?limit=3"
+        while query:
+            answer = await send(shop, "GET", path + query)
+            names = [each[key] if key else each for each in answer.json()[field]]
+            assert 0 < len(names) <= 3
+            found += names
+            token = answer.headers.get("Penstock-Next-Token")
+            query = f"?limit=3&token={token}" if token else ""
+            # The last one that was read, or the one before it.
+            for name in [each for each in names if each in wanted][-2 + len(found) // 3 % 2 :]:
+                await delete(name if field == "scopes" else f"shop/{name}")
+                wanted.remove(name)
+        assert sorted(each for each in found if re.fullmatch(r"n\d", each)) == [f"n{number}" for number in range(9)]
+        for name in wanted:
+            await delete(name if field == "scopes" else f"shop/{name}")
+    for bad in ("limit=0", "limit=1001", "token=x"):
+        assert (await send(shop, "GET", f"{path}?{bad}")).status_code == 400
+
+
+async def test_a_list_of_streams_fails_if_a_configuration_cannot_be_read(
+    shop: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that was deleted after it was listed is left out; any other failure is no shorter list."""
+    errors: list[Exception] = [NoSuchStreamError("deleted"), ControllerUnavailableError("no answer")]
+
+    async def fail(self: aio.Client, stream: str) -> None:
+        raise errors[0]
+
+    monkeypatch.setattr(aio.Client, "stream_config", fail)
+    assert (await send(shop, "GET", SHOP)).json() == {"streams": []}
+    del errors[0]
+    assert (await send(shop, "GET", SHOP)).status_code == 503
 
 
 async def test_a_slash_in_a_name_is_part_of_the_name(rest: httpx.AsyncClient) -> None:

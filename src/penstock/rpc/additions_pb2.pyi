@@ -208,14 +208,16 @@ class RetentionExplanation(_message.Message):
     def __init__(self, policy: _Optional[_Union[_controller_pb2.RetentionPolicy, _Mapping[str, object]]] = ..., isSealed: bool = ..., isEnabled: bool = ..., row: _Optional[_Union[RetentionExplanation.Row, str]] = ..., head: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., tail: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., chosen: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., bound: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., minCut: _Optional[_Union[RetentionExplanation.RecordedCut, _Mapping[str, object]]] = ..., maxCut: _Optional[_Union[RetentionExplanation.RecordedCut, _Mapping[str, object]]] = ..., cuts: _Optional[_Iterable[_Union[RetentionExplanation.RecordedCut, _Mapping[str, object]]]] = ..., cutCount: _Optional[int] = ..., subscribers: _Optional[_Iterable[_Union[RetentionExplanation.Subscriber, _Mapping[str, object]]]] = ..., subscriberCount: _Optional[int] = ..., isCutDue: bool = ..., intervalMillis: _Optional[int] = ..., nextLookMillis: _Optional[int] = ...) -> None: ...
 
 class DescribeReaderGroupsRequest(_message.Message):
-    __slots__ = ("scopeInfo", "token", "readerGroup")
+    __slots__ = ("scopeInfo", "token", "readerGroup", "isNamesOnly")
     SCOPEINFO_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     READERGROUP_FIELD_NUMBER: _ClassVar[int]
+    ISNAMESONLY_FIELD_NUMBER: _ClassVar[int]
     scopeInfo: _controller_pb2.ScopeInfo
     token: str
     readerGroup: str
-    def __init__(self, scopeInfo: _Optional[_Union[_controller_pb2.ScopeInfo, _Mapping[str, object]]] = ..., token: _Optional[str] = ..., readerGroup: _Optional[str] = ...) -> None: ...
+    isNamesOnly: bool
+    def __init__(self, scopeInfo: _Optional[_Union[_controller_pb2.ScopeInfo, _Mapping[str, object]]] = ..., token: _Optional[str] = ..., readerGroup: _Optional[str] = ..., isNamesOnly: bool = ...) -> None: ...
 
 class DescribeReaderGroupsReply(_message.Message):
     __slots__ = ("groups", "token")

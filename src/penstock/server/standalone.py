@@ -104,7 +104,8 @@ class Standalone:
         #: Where the (first) segment store listens.
         self.segment_store_port: int = 0
         self.controller_port: int = 0
-        #: The gRPC server of the controller, once it serves.
+        #: The controller, and the gRPC server of it, once it serves.
+        self.service: ControllerService | None = None
         self.front: GrpcServer | None = None
         #: Encryption and authentication, if enabled.
         self.security: ServerSecurity | None = None
@@ -279,7 +280,7 @@ class Standalone:
         )
         await _listen("controller", settings.host, settings.controller_port, front.start())
         self._stops.push_async_callback(front.stop)
-        self.controller_port, self.front = front.port, front
+        self.controller_port, self.service, self.front = front.port, service, front
         return front
 
     async def _start_operations(self, tls: ssl.SSLContext | None) -> OperationsEndpoint | None:

@@ -13,6 +13,7 @@ from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import StreamCut
 from penstock.web import replies
 from penstock.web.errors import BadRequestError, NoSuchReaderError
+from penstock.web.listing import PAGED, names_page
 from penstock.web.routes import NOTHING, Reply, Request, Route
 
 _ENTRIES_MAX = 1000
@@ -22,8 +23,9 @@ async def list_groups(request: Request) -> Reply:
     """List the reader groups of a scope."""
     scope = request.path["scope"]
     await _check_scope(request, scope)
-    names = sorted([name async for name in request.client.reader_groups(scope)])
-    return Reply(content=replies.GroupList([replies.GroupName(name.rpartition("/")[2]) for name in names]))
+    controller = controller_of(request.client)
+    names, headers = await names_page(request, lambda token: controller.reader_group_pages(scope, token=token))
+    return Reply(content=replies.GroupList([replies.GroupName(name) for name in sorted(names)]), headers=headers)
 
 
 async def get_group(request: Request) -> Reply:
@@ -152,6 +154,7 @@ ROUTES: tuple[Route, ...] = (
         _SCOPE + "/readergroups",
         "List the reader groups of a scope.",
         list_groups,
+        queries=PAGED,
         reply=(replies.GroupList,),
         needs="READ on the scope",
         is_pravega=True,

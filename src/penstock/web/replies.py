@@ -157,7 +157,7 @@ class GroupName(msgspec.Struct):
 
 
 class GroupList(msgspec.Struct):
-    """Reader groups of a scope, sorted."""
+    """A page of the reader groups of a scope, sorted."""
 
     readerGroups: list[GroupName]
 

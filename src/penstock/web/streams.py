@@ -5,39 +5,21 @@ Source: controller-api 13.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-from collections.abc import AsyncIterator
-
 import msgspec
 
 from penstock.client.controller.stream_segments import SegmentRange
 from penstock.client.low_level import controller_of
-from penstock.model.errors import NoSuchScopeError, PenstockError, StreamExistsError
+from penstock.model.errors import NoSuchScopeError, NoSuchStreamError, PenstockError, StreamExistsError
 from penstock.model.names import segment_epoch, segment_number, split_scoped_name
 from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.bulk import for_each
 from penstock.web import models, replies
 from penstock.web.errors import BadRequestError
+from penstock.web.listing import PAGED, names_page
 from penstock.web.routes import NOTHING, Query, Reply, Request, Route
 
-#: Entries of a listing without ``limit``, and the largest limit.
-_LISTED_MAX = 10_000
-_LIMIT_MAX = 1000
 _CONFIGURATIONS_AT_ONCE = 32
 _EPOCHS_MAX = 1000
-
-_LIMIT = Query("limit", "Number of entries, at most 1000.", is_number=True)
-_TOKEN = Query("token", "The Penstock-Next-Token of the page before.")
-#: Header of a listing that has more entries.
-NEXT_TOKEN: str = "Penstock-Next-Token"
-
-
-class _Place(msgspec.Struct):
-    page: str
-    last: str
-    count: int
 
 
 class StreamState(msgspec.Struct):
@@ -63,8 +45,9 @@ class Scale(msgspec.Struct, forbid_unknown_fields=True):
 
 async def list_scopes(request: Request) -> Reply:
     """List scopes."""
-    names, token = await _page(request, request.client.scopes())
-    return Reply(content=replies.ScopeList([replies.ScopeName(name) for name in names]), headers=_next(token))
+    controller = controller_of(request.client)
+    names, headers = await names_page(request, lambda token: controller.scope_pages(token=token))
+    return Reply(content=replies.ScopeList([replies.ScopeName(name) for name in names]), headers=headers)
 
 
 async def create_scope(request: Request) -> Reply:
@@ -92,50 +75,29 @@ async def list_streams(request: Request) -> Reply:
     """List the streams of a scope with their configurations."""
     scope, kind = request.path["scope"], request.query.get("filter_type")
     tag = request.query.get("filter_value") if kind == "tag" else None
-    names, token = await _stream_page(request, scope, tag, is_internal=kind == "showInternalStreams")
+    is_internal = kind == "showInternalStreams"
+    controller = controller_of(request.client)
+    names, headers = await names_page(
+        request,
+        lambda token: controller.stream_pages(scope, tag=tag, token=token),
+        lambda name: name.startswith("_") == is_internal,
+    )
 
     async def property_of(name: str) -> models.StreamProperty:
         return models.property_of(scope, name, await request.client.stream_config(f"{scope}/{name}"))
 
     if request.query.get("fields") == "names":
         short = replies.StreamNames([replies.StreamName(name) for name in names])
-        return Reply(content=short, headers=_next(token))
+        return Reply(content=short, headers=headers)
     found = await for_each(names, property_of, _CONFIGURATIONS_AT_ONCE)
-    # A stream may have been deleted since it was listed.
-    there = [each for each in found if not isinstance(each, PenstockError)]
-    return Reply(content=replies.StreamList(there), headers=_next(token))
-
-
-async def _stream_page(request: Request, scope: str, tag: str | None, *, is_internal: bool) -> tuple[list[str], str]:
-    """Return the names of a page, and the token of the next one; empty if there is none.
-
-    The token names the page of the controller and the last name in it, so no page costs more than its own names.
-    """
-    limit = request.number("limit", _LISTED_MAX, least=1, most=_LIMIT_MAX)
-    first, last, count = _place(request.query.get("token", ""))
-    found: list[str] = []
-    async for token, names in controller_of(request.client).stream_pages(scope, tag=tag, token=first):
-        # The last name may have been deleted: then the number of names before it counts.
-        skipped = 0 if token != first else names.index(last) + 1 if last in names else count
-        for position, name in enumerate(names[skipped:], skipped):
-            if name.startswith("_") != is_internal:
-                continue
-            if len(found) == limit:
-                place = json.dumps({"page": token, "last": names[position - 1] if position else "", "count": position})
-                return found, base64.urlsafe_b64encode(place.encode()).decode()
-            found.append(name)
-    return found, ""
-
-
-def _place(token: str) -> tuple[str, str, int]:
-    """Return what a token names: a page of the controller, the last name in it, and the names up to that one."""
-    if not token:
-        return "", "", 0
-    try:
-        place = msgspec.json.decode(base64.urlsafe_b64decode(token), type=_Place)
-    except (binascii.Error, ValueError) as error:
-        raise BadRequestError(f"token={token!r} is not one of a page before") from error
-    return place.page, place.last, max(place.count, 0)
+    there: list[models.StreamProperty] = []
+    for each in found:
+        if isinstance(each, NoSuchStreamError):
+            continue  # It was deleted after it was listed.
+        if isinstance(each, PenstockError):
+            raise each
+        there.append(each)
+    return Reply(content=replies.StreamList(there), headers=headers)
 
 
 async def create_stream(request: Request) -> Reply:
@@ -262,32 +224,6 @@ async def scale(request: Request) -> Reply:
     return Reply(content=replies.Scaled([_range(each) for each in found]))
 
 
-async def _page(request: Request, names: AsyncIterator[str]) -> tuple[list[str], str]:
-    """Return the names of a page, and the token of the next one; empty if there is none."""
-    limit = request.number("limit", _LISTED_MAX, least=1, most=_LIMIT_MAX)
-    skipped = 0
-    if token := request.query.get("token"):
-        try:
-            skipped = int(json.loads(base64.urlsafe_b64decode(token))["after"])
-        except (binascii.Error, ValueError, KeyError, TypeError) as error:
-            raise BadRequestError(f"token={token!r} is not one of a page before") from error
-    found: list[str] = []
-    position = 0
-    async for name in names:
-        position += 1
-        if position <= skipped:
-            continue
-        if len(found) == limit:
-            after = json.dumps({"after": skipped + limit}).encode()
-            return found, base64.urlsafe_b64encode(after).decode()
-        found.append(name)
-    return found, ""
-
-
-def _next(token: str) -> dict[str, str]:
-    return {NEXT_TOKEN: token} if token else {}
-
-
 _STREAM = "/v1/scopes/{scope}/streams/{stream}"
 _READ, _UPDATE = "READ on the stream", "READ_UPDATE on the stream"
 ROUTES: tuple[Route, ...] = (
@@ -296,7 +232,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/scopes",
         "List scopes.",
         list_scopes,
-        queries=(_LIMIT, _TOKEN),
+        queries=PAGED,
         reply=(replies.ScopeList,),
         needs="READ on prn::/",
         is_pravega=True,
@@ -339,8 +275,7 @@ ROUTES: tuple[Route, ...] = (
             Query("filter_type", "tag, or showInternalStreams for internal streams only."),
             Query("filter_value", "The tag."),
             Query("fields", "names: without configurations."),
-            _LIMIT,
-            _TOKEN,
+            *PAGED,
         ),
         reply=(replies.StreamList, replies.StreamNames),
         needs="READ on the scope",

@@ -13,6 +13,7 @@ import msgspec
 from penstock.client.low_level import controller_of
 from penstock.model.errors import NoSuchScopeError
 from penstock.web.errors import BadRequestError
+from penstock.web.listing import PAGED, names_page
 from penstock.web.routes import Query, Reply, Request, Route
 
 _ENTRIES_MAX = 1000
@@ -22,7 +23,7 @@ _PAGE_BYTES_MAX = 4 * 1024 * 1024
 
 
 class TableNames(msgspec.Struct):
-    """Tables of a scope, sorted."""
+    """A page of the tables of a scope, sorted."""
 
     tables: list[str]
 
@@ -54,7 +55,9 @@ async def list_tables(request: Request) -> Reply:
     scope = request.path["scope"]
     if not await controller_of(request.client).scope_exists(scope):
         raise NoSuchScopeError(f"scope {scope} does not exist")
-    return Reply(content=TableNames(sorted([name.rpartition("/")[2] async for name in request.client.tables(scope)])))
+    controller = controller_of(request.client)
+    names, headers = await names_page(request, lambda token: controller.table_pages(scope, token=token))
+    return Reply(content=TableNames(sorted(names)), headers=headers)
 
 
 async def table_entries(request: Request) -> Reply:
@@ -98,7 +101,7 @@ _TABLES = "/v1/scopes/{scope}/tables"
 ROUTES: tuple[Route, ...] = (
     Route(
         "GET", _TABLES, "List the key-value tables of a scope.", list_tables,
-        reply=(TableNames,), needs="READ on the scope",
+        queries=PAGED, reply=(TableNames,), needs="READ on the scope",
     ),
     Route(
         "GET",

@@ -7,7 +7,7 @@ return None where documented.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from penstock.client.controller.administration import (
@@ -24,10 +24,12 @@ from penstock.client.controller.controller_messages import retention_from_messag
 from penstock.client.controller.group_overview import GroupOverview, StreamOfGroup
 from penstock.client.controller.retention import RecordedCut, RetentionExplanation, RetentionSubscriber, StreamPlace
 from penstock.client.controller.unary_call import Reply, Request, UnaryCall
+from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
+    StreamError,
     TransactionError,
     UnsupportedOperationError,
 )
@@ -59,6 +61,13 @@ class AdditionCalls(ABC):
     """See the module."""
 
     _stub: AdditionStub
+    _settings: ClientSettings
+
+    @abstractmethod
+    def stream_pages(
+        self, scope: str, *, tag: str | None = None, token: str = ""
+    ) -> AsyncIterator[tuple[str, Sequence[str]]]:
+        """Iterate over the streams of a scope page by page."""
 
     @abstractmethod
     async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
@@ -90,8 +99,35 @@ class AdditionCalls(ABC):
 
     async def group_overviews(self, scope: str) -> AsyncIterator[GroupOverview]:
         """Iterate over the registered reader groups of a scope. Raises `NoSuchScopeError`."""
-        request = added.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope=scope))
-        while True:
+        async for _, groups in self._described_pages(scope, ""):
+            for found in groups:
+                yield _overview(scope, found)
+
+    async def reader_group_pages(self, scope: str, *, token: str = "") -> AsyncIterator[tuple[str, Sequence[str]]]:
+        """Iterate over the names of a scope's groups page by page, each with the token that leads to it.
+
+        Begins at the page of `token`. A controller that is not Penstock's lists the groups' streams among all streams
+        of the scope. Raises `NoSuchScopeError`.
+        """
+        is_first = True
+        try:
+            async for page, groups in self._described_pages(scope, token, is_names_only=True):
+                is_first = False
+                yield page, [each.name for each in groups]
+        except UnsupportedOperationError:
+            if not is_first:
+                raise
+            async for page, streams in self.stream_pages(scope, token=token):
+                names = [each for each in streams if each.startswith(STATE_STREAM_PREFIX)]
+                yield page, [each.removeprefix(STATE_STREAM_PREFIX) for each in names]
+
+    async def _described_pages(
+        self, scope: str, token: str, *, is_names_only: bool = False
+    ) -> AsyncIterator[tuple[str, Sequence[added.ReaderGroupOverview]]]:
+        for _ in range(self._settings.list_page_count_max):
+            request = added.DescribeReaderGroupsRequest(
+                scopeInfo=pb.ScopeInfo(scope=scope), token=token, isNamesOnly=is_names_only
+            )
             try:
                 reply = await self._ask(
                     self._stub.describeReaderGroups, request, f"describe the reader groups of scope {scope}"
@@ -100,9 +136,11 @@ class AdditionCalls(ABC):
                 raise NoSuchScopeError(f"scope {scope} does not exist") from error
             if not reply.groups:
                 return
-            for found in reply.groups:
-                yield _overview(scope, found)
-            request = added.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope=scope), token=reply.token)
+            yield token, reply.groups
+            token = reply.token
+        raise StreamError(
+            f"listing the reader groups of {scope} did not end within {self._settings.list_page_count_max} pages"
+        )
 
     async def group_overview(self, scope: str, group: str) -> GroupOverview:
         """Return which data a reader group retains in its streams. Raises `NoSuchReaderGroupError`."""

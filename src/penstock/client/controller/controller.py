@@ -138,11 +138,11 @@ class ControllerClient(
     MarkCalls,
     TransactionCalls,
     StreamChangeCalls,
-    ReaderGroupCalls,
     ScaleCalls,
     ScopeCalls,
     TableCalls,
     AdditionCalls,
+    ReaderGroupCalls,
 ):
     """Typed controller calls. Scopes, streams and names are checked by the controller."""
 

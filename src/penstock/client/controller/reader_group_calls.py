@@ -6,7 +6,7 @@ Source: controller-api 9.16.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -105,8 +105,8 @@ class ReaderGroupCalls(ABC):
         """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     @abstractmethod
-    def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
-        """Iterate over the streams of a scope."""
+    def reader_group_pages(self, scope: str, *, token: str = "") -> AsyncIterator[tuple[str, Sequence[str]]]:
+        """Iterate over the names of the groups of a scope page by page."""
 
     async def reader_group(self, scope: str, group: str) -> RegisteredGroup | None:
         """Return a group, or None if there is none of this name."""
@@ -173,9 +173,9 @@ class ReaderGroupCalls(ABC):
 
     async def reader_groups(self, scope: str) -> AsyncIterator[str]:
         """Iterate over the names of the groups of a scope, of all clients. Raises `NoSuchScopeError`."""
-        async for stream in self.streams(scope):
-            if stream.startswith(STATE_STREAM_PREFIX):
-                yield stream.removeprefix(STATE_STREAM_PREFIX)
+        async for _, names in self.reader_group_pages(scope):
+            for name in names:
+                yield name
 
     async def is_valid_cut(self, cut: StreamCut) -> bool:
         """Return whether a cut covers the keys of its stream once. Raises `NoSuchStreamError`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from penstock.client.controller.unary_call import Reply, Request, UnaryCall, reason_of_refusal
@@ -69,13 +69,17 @@ class ScopeCalls(ABC):
 
     async def scopes(self) -> AsyncIterator[str]:
         """Iterate over the names of all scopes, page by page."""
-        token = ""
+        async for _, names in self.scope_pages():
+            for name in names:
+                yield name
+
+    async def scope_pages(self, *, token: str = "") -> AsyncIterator[tuple[str, Sequence[str]]]:
+        """Iterate over all scopes page by page, each with the token that leads to it; from `token` on."""
         for _ in range(self._settings.list_page_count_max):
             request = pb.ScopesRequest(continuationToken=pb.ContinuationToken(token=token))
             reply = await self._ask(self._stub.listScopes, request, "list scopes")
             if not reply.scopes:
                 return
-            for scope in reply.scopes:
-                yield scope
+            yield token, list(reply.scopes)
             token = reply.continuationToken.token
         raise StreamError(f"listing scopes did not end within {self._settings.list_page_count_max} pages")

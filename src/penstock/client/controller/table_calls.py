@@ -119,7 +119,15 @@ class TableCalls(ABC):
 
     async def tables(self, scope: str) -> AsyncIterator[str]:
         """Iterate over the names of the key-value tables of `scope`. Raises `NoSuchScopeError`."""
-        token = ""
+        async for _, names in self.table_pages(scope):
+            for name in names:
+                yield name
+
+    async def table_pages(self, scope: str, *, token: str = "") -> AsyncIterator[tuple[str, Sequence[str]]]:
+        """Iterate over the tables of `scope` page by page, each with the token that leads to it; from `token` on.
+
+        Raises `NoSuchScopeError`.
+        """
         for _ in range(self._settings.list_page_count_max):
             request = pb.KVTablesInScopeRequest(
                 scope=pb.ScopeInfo(scope=scope), continuationToken=pb.ContinuationToken(token=token)
@@ -129,8 +137,7 @@ class TableCalls(ABC):
                 raise NoSuchScopeError(f"scope {scope} does not exist")
             if not reply.kvtables:
                 return
-            for info in reply.kvtables:
-                yield info.kvtName
+            yield token, [info.kvtName for info in reply.kvtables]
             token = reply.continuationToken.token
         raise StreamError(f"listing {scope} did not end within {self._settings.list_page_count_max} pages")
 

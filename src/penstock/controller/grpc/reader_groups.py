@@ -75,6 +75,10 @@ async def describe_reader_groups(
     overviews = front.service.group_overviews
     if request.readerGroup:
         return added.DescribeReaderGroupsReply(groups=[_overview(await overviews.one(scope, request.readerGroup))])
+    if request.isNamesOnly:
+        names = await front.service.reader_groups.list(scope, request.token)
+        found = [added.ReaderGroupOverview(name=name) for name in names.names]
+        return added.DescribeReaderGroupsReply(groups=found, token=names.token)
     page = await overviews.page(scope, request.token)
     return added.DescribeReaderGroupsReply(groups=[_overview(found) for found in page.groups], token=page.token)
 
