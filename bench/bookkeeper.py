@@ -6,21 +6,24 @@
 Bookies, ZooKeeper and the client share this machine. Both sides append entries of the same length to ledgers on 3
 bookies of which 2 confirm, with the same number of entries in flight, one after the other in alternating rounds.
 `ratio` is the median rate of the log divided by that of plain Java. `loop_cpu_us` is CPU time of the event loop's
-thread per entry of the log, `alone` the time of single appends. Needs Java with a compiler, and Maven.
+thread per entry of the log, `alone_p50_ms` the median of single appends. `memory_mb` is the peak of the log's process
+above its memory before Java was started. Needs Java with a compiler, and Maven.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import statistics
 import subprocess
 import sys
 import time
 import uuid
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from _common import parser, percentiles_ms, report, work_directory
+from _common import parser, report, work_directory
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -31,6 +34,7 @@ from penstock.runtime.runtime import real_runtime
 from penstock.runtime.zookeeper import ZooKeeper
 from penstock.segmentstore.tier1.bookkeeper.bookkeeper_log import BookKeeperLog
 from penstock.segmentstore.tier1.bookkeeper.factory import BookKeeperLogFactory
+from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock_simulation.java_client import JavaUnavailableError, java_with_compiler
 from support.bookkeeper_server import Bookies, BookiesUnavailableError
 from support.zookeeper_server import ZooKeeperServers, ZooKeeperUnavailableError
@@ -41,10 +45,12 @@ _ALONE_COUNT = 200
 #: Bytes in flight, and the most entries.
 _WINDOW_BYTES = 8 * 1024 * 1024
 _WINDOW_MAX = 256
+#: The log's entries in flight are sent in so many parts, each when the oldest one is answered.
+_PARTS = 4
 
 
-def java_rate(bookies: Bookies, length: int, window: int, seconds: float) -> float:
-    """Return entries per second of the Java client alone."""
+def java_rate(bookies: Bookies, length: int, window: int, seconds: float) -> tuple[float, float]:
+    """Return entries per second of the Java client alone, and the median of single appends in milliseconds."""
     uri = LedgerPlace.parse(bookies.url).service_uri
     done = subprocess.run(
         [
@@ -55,35 +61,39 @@ def java_rate(bookies: Bookies, length: int, window: int, seconds: float) -> flo
     )  # fmt: skip
     if done.returncode != 0:
         raise SystemExit(f"the Java client failed: {done.stderr[-2000:]}")
-    rates = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("RATE ")]
-    if not rates:
-        raise SystemExit(f"the Java client printed no rate: {done.stdout[-1000:]}")
-    return float(rates[-1])
+    found = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("RATE ", "ALONE ")))
+    if len(found) != 2:
+        raise SystemExit(f"the Java client printed no figures: {done.stdout[-1000:]}")
+    return float(found["RATE"]), float(found["ALONE"])
 
 
 async def log_rate(log: BookKeeperLog, length: int, window: int, seconds: float) -> tuple[float, float]:
     """Return entries per second of the log, and microseconds of CPU of the loop's thread per entry."""
     frame = bytes(length)
     loop = asyncio.get_running_loop()
+    # Most of the window is always in flight, as Java has it: otherwise the disks would wait for the log.
+    part = max(1, window // _PARTS)
+    parts: deque[asyncio.Future[LogAddress]] = deque()
     began_s, cpu_s = loop.time(), time.thread_time()
     count = 0
     while loop.time() - began_s < seconds:
-        futures = [log.append([frame], length) for _ in range(window // 2)]
-        more = [log.append([frame], length) for _ in range(window // 2)]
-        count += len(futures) + len(more)
-        await futures[-1]
-        await more[-1]
+        while len(parts) < _PARTS:
+            parts.append([log.append([frame], length) for _ in range(part)][-1])
+            count += part
+        await parts.popleft()
+    while parts:
+        await parts.popleft()
     return count / (loop.time() - began_s), (time.thread_time() - cpu_s) / count * 1e6
 
 
-async def alone(log: BookKeeperLog, length: int) -> dict[str, float]:
-    """Return percentiles of appends of which each waits for the one before."""
+async def alone(log: BookKeeperLog, length: int) -> float:
+    """Return the median of appends of which each waits for the one before, in milliseconds."""
     taken_s = []
     for _ in range(_ALONE_COUNT):
         began_s = time.perf_counter()
         await log.append([bytes(length)], length)
         taken_s.append(time.perf_counter() - began_s)
-    return percentiles_ms(taken_s)
+    return statistics.median(taken_s) * 1000
 
 
 async def measure(bookies: Bookies, lengths: list[int], seconds: float) -> dict[str, object]:
@@ -101,24 +111,32 @@ async def measure(bookies: Bookies, lengths: list[int], seconds: float) -> dict[
     for length in lengths:
         window = max(2, min(_WINDOW_MAX, _WINDOW_BYTES // length))
         await log_rate(log, length, window, min(seconds, 1.0))
-        ours, java, loop_us = [], [], []
+        ours, java, loop_us, single_ms, java_single_ms = [], [], [], [], []
         for _ in range(_ROUNDS):
-            java.append(await asyncio.to_thread(java_rate, bookies, length, window, seconds))
+            rate, median_ms = await asyncio.to_thread(java_rate, bookies, length, window, seconds)
+            java.append(rate)
+            java_single_ms.append(median_ms)
             rate, cpu_us = await log_rate(log, length, window, seconds)
             ours.append(rate)
             loop_us.append(cpu_us)
+            single_ms.append(await alone(log, length))
         figures[str(length)] = {
             "in_flight": window,
             "log_per_s": [round(each) for each in ours],
             "java_per_s": [round(each) for each in java],
             "ratio": round(statistics.median(ours) / statistics.median(java), 3),
             "loop_cpu_us": round(statistics.median(loop_us), 2),
-            "alone": await alone(log, length),
+            "alone_p50_ms": round(statistics.median(single_ms), 3),
+            "java_alone_p50_ms": round(statistics.median(java_single_ms), 3),
         }
     await log.close()
     await factory.close()
     await runtime.work.close()
     return figures
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:
@@ -133,8 +151,10 @@ def main() -> None:
             java_with_compiler()
             zookeeper = ZooKeeperServers(Path(directory) / "zookeeper", 1).start()
             bookies = Bookies(Path(directory) / "bookies", zookeeper.address, 3).start()
+            before_mb = _peak_mb()
             start_java("the bench", str(bookies.jars), heap_mb=128, direct_mb=256)
-            report("bookkeeper", {"lengths": asyncio.run(measure(bookies, options.lengths, seconds))})
+            figures = asyncio.run(measure(bookies, options.lengths, seconds))
+            report("bookkeeper", {"lengths": figures, "memory_mb": round(_peak_mb() - before_mb)})
         except (BookiesUnavailableError, JavaUnavailableError, ZooKeeperUnavailableError) as error:
             raise SystemExit(f"nothing can be measured: {error}") from error
         finally:

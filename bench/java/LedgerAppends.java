@@ -1,3 +1,4 @@
+import java.util.Arrays;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicReference;
@@ -24,10 +25,23 @@ public final class LedgerAppends {
                 .withAckQuorumSize(2).withDigestType(DigestType.CRC32C).withPassword(new byte[0]).execute().get();
             append(ledger, length, window, 1.0);
             System.out.println("RATE " + append(ledger, length, window, seconds));
+            System.out.println("ALONE " + alone(ledger, length));
             ledger.close();
             client.newDeleteLedgerOp().withLedgerId(ledger.getId()).execute().get();
         }
         System.exit(0);
+    }
+
+    /** Returns the median of appends of which each waits for the one before, in milliseconds. */
+    private static double alone(WriteHandle ledger, int length) throws Exception {
+        long[] taken = new long[200];
+        for (int index = 0; index < taken.length; index++) {
+            long began = System.nanoTime();
+            ledger.append(new byte[length]);
+            taken[index] = System.nanoTime() - began;
+        }
+        Arrays.sort(taken);
+        return taken[taken.length / 2] / 1e6;
     }
 
     private static double append(WriteHandle ledger, int length, int window, double seconds) throws Exception {

@@ -9,6 +9,7 @@ import pytest
 from penstock.model.errors.ledgers import LedgerSilentError
 from penstock.runtime import bookkeeper
 from penstock.runtime.bookkeeper import BookKeeper
+from penstock.runtime.entry_sender import EntrySender
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace
 from penstock.runtime.work import ThreadedWork
 
@@ -19,9 +20,9 @@ REQUEST_S = 0.05
 class SlowClient(BookKeeper):
     """Its start takes longer than a request may take."""
 
-    def _connect(self) -> tuple[object, object]:
+    def _connect(self) -> tuple[object, object, EntrySender]:
         time.sleep(10 * REQUEST_S)
-        return object(), object()
+        return object(), object(), EntrySender.__new__(EntrySender)
 
 
 async def test_the_start_of_the_client_may_take_longer_than_a_request(monkeypatch: pytest.MonkeyPatch) -> None:

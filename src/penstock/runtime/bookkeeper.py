@@ -4,8 +4,9 @@ Rules, each from a measured behaviour of the client:
 
 - No Python runs on Java's threads: a callback per entry costs more than half of the throughput. Appends of a ledger
   complete in order, so one thread per open ledger waits for the oldest one, takes all that are done, and makes one call
-  of the event loop.
-- Entries from 16 KiB on are handed over as direct buffers, without a copy. Their bytes must not change.
+  of the event loop (`JavaWriter`).
+- The event loop's thread does not call Java for an entry. One thread sends the entries of all ledgers, in batches
+  (`EntrySender`).
 - The client's own throttle is off: it blocks the calling thread. The caller bounds bytes in flight. Beyond the direct
   memory the client reports too few bookies, and closes the ledger.
 - A bookie that fails is replaced only if an entry cannot be confirmed otherwise (``delayEnsembleChange``).
@@ -16,21 +17,21 @@ Rules, each from a measured behaviour of the client:
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.model.errors import InvalidArgumentError, StorageNotRespondingError
 from penstock.model.errors.ledgers import LedgerError, NoSuchLedgerError, ledger_error
+from penstock.runtime.bookkeeper_errors import java_error
+from penstock.runtime.entry_sender import EntrySender
 from penstock.runtime.java_machine import has_java
+from penstock.runtime.java_writer import JavaWriter
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerObserver, LedgerPlace, LedgerQuorum
 from penstock.runtime.work import BlockingWork, PoolSettings, WorkPool
 
 T = TypeVar("T")
 
-#: Entries from this length on are not copied.
-_DIRECT_BYTES_MIN = 16 * 1024
 _ZOOKEEPER_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 1_000
 #: Time for a connection that shows whether a bookie is reached.
@@ -66,6 +67,7 @@ class BookKeeper:
         self._start_pool = work.pool("bookkeeper start", start)
         self._client: Any = None
         self._manager: Any = None
+        self._sender: EntrySender | None = None
         self._connecting = asyncio.Lock()
 
     @property
@@ -77,9 +79,9 @@ class BookKeeper:
         """See `LedgerStore.start`."""
         async with self._connecting:
             if self._client is None:
-                self._client, self._manager = await self._run(self._connect, self._start_pool)
+                self._client, self._manager, self._sender = await self._run(self._connect, self._start_pool)
 
-    def _connect(self) -> tuple[Any, Any]:
+    def _connect(self) -> tuple[Any, Any, EntrySender]:
         import jpype
 
         # By full names: `JPackage` searches all jars, which takes seconds.
@@ -96,7 +98,8 @@ class BookKeeper:
         settings.setDelayEnsembleChange(True)
         client = jpype.JClass("org.apache.bookkeeper.client.api.BookKeeper").newBuilder(settings).build()
         # The implementation: metadata of a ledger can be read without opening it.
-        return client, client.getMetadataClientDriver().getLedgerManagerFactory().newLedgerManager()
+        manager = client.getMetadataClientDriver().getLedgerManagerFactory().newLedgerManager()
+        return client, manager, EntrySender()
 
     async def bookies(self) -> Collection[str]:
         """See `LedgerStore.bookies`."""
@@ -117,7 +120,9 @@ class BookKeeper:
     async def create(self, quorum: LedgerQuorum, labels: Mapping[str, bytes], observer: LedgerObserver) -> JavaWriter:
         """See `LedgerStore.create`."""
         await self.start()
-        loop = asyncio.get_running_loop()
+        loop, sender = asyncio.get_running_loop(), self._sender
+        if sender is None:
+            raise ledger_error(-19, f"the client of {self.place} is closed")
 
         def created() -> JavaWriter:
             import jpype
@@ -129,7 +134,8 @@ class BookKeeper:
             request = request.withWriteQuorumSize(quorum.ensemble).withAckQuorumSize(quorum.ack)
             request = request.withDigestType(_digest()).withPassword(_java_bytes(self._password))
             handle = self._answer(request.withCustomMetadata(custom).execute())
-            return JavaWriter(self, handle, quorum, observer, loop)
+            close = partial(self._close_handle, handle)
+            return JavaWriter(handle, quorum, observer, loop, sender, close, jpype.JException)
 
         return await self._run(created)
 
@@ -171,6 +177,9 @@ class BookKeeper:
         """See `LedgerStore.close`."""
         client, self._client = self._client, None
         manager, self._manager = self._manager, None
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
         if client is not None:
 
             def closed() -> None:
@@ -191,125 +200,14 @@ class BookKeeper:
         except StorageNotRespondingError as error:
             raise ledger_error(-23, f"{self.place} does not answer: {error}") from error
 
+    async def _close_handle(self, handle: Any) -> None:
+        await self._run(lambda: self._answer(handle.closeAsync()))
+
     def _answer(self, future: Any) -> Any:
         """Wait for a Java future, in a thread of the pool."""
         import jpype
 
         return future.get(int(self._timeout_s * 1000), jpype.JClass("java.util.concurrent.TimeUnit").MILLISECONDS)
-
-
-class JavaWriter:
-    """`LedgerWriter` over a handle of the Java client. Made in a thread of the pool.
-
-    JPype examines each class of Java when it is first used, which takes long: all that the event loop's thread uses
-    later is used here once.
-    """
-
-    def __init__(
-        self,
-        store: BookKeeper,
-        handle: Any,
-        quorum: LedgerQuorum,
-        observer: LedgerObserver,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        import jpype
-
-        self._store = store
-        self._handle = handle
-        self._append = handle.appendAsync
-        self._direct = jpype.nio.convertToDirectBuffer
-        self._bytes = jpype.JArray(jpype.JByte)
-        self._java_error = jpype.JException
-        self._observer = observer
-        self._loop = loop
-        self._quorum = quorum
-        self._ledger_id = int(handle.getId())
-        self._is_over = False
-        jpype.JClass("java.util.concurrent.CompletableFuture")
-        self._direct(bytes(_DIRECT_BYTES_MIN))
-        self._bytes(b"\0")
-        _ = self.bookies
-        #: Futures of the appends in their order; None ends the thread.
-        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._drain, name=f"ledger {self._ledger_id}", daemon=True).start()
-
-    @property
-    def ledger_id(self) -> int:
-        """See `LedgerWriter.ledger_id`."""
-        return self._ledger_id
-
-    @property
-    def quorum(self) -> LedgerQuorum:
-        """See `LedgerWriter.quorum`."""
-        return self._quorum
-
-    @property
-    def bookies(self) -> Collection[str]:
-        """See `LedgerWriter.bookies`."""
-        return tuple(str(each) for each in self._handle.getLedgerMetadata().getAllEnsembles().lastEntry().getValue())
-
-    def append(self, entry: bytes) -> None:
-        """See `LedgerWriter.append`."""
-        if self._is_over:
-            raise ledger_error(-11, f"ledger {self._ledger_id} is closed")
-        try:
-            answer = self._append(self._direct(entry) if len(entry) >= _DIRECT_BYTES_MIN else self._bytes(entry))
-        except self._java_error as error:
-            raise java_error(error) from error
-        self._answers.put(answer)
-
-    def _drain(self) -> None:
-        """Wait for answers, and pass each run of them to the event loop, in a thread of its own."""
-        answers = self._answers
-        following = answers.get()
-        while following is not None:
-            last, failure = -1, None
-            try:
-                last = int(following.get())
-                following = None
-                while following is None:
-                    following = answers.get_nowait()
-                    if following is None or not following.isDone():
-                        break
-                    last = int(following.get())
-                    following = None
-                is_over = following is None
-            except queue.Empty:
-                is_over = False
-            except self._java_error as error:
-                failure, is_over = java_error(error), True
-            if not self._tell(last, failure) or is_over:
-                return
-            if following is None:
-                following = answers.get()
-
-    def _tell(self, last: int, failure: LedgerError | None) -> bool:
-        """Pass outcomes to the event loop; return False if it is closed."""
-        try:
-            self._loop.call_soon_threadsafe(self._settled, last, failure)
-        except RuntimeError:
-            return False
-        return True
-
-    def _settled(self, last: int, failure: LedgerError | None) -> None:
-        if self._is_over:
-            return
-        if last >= 0:
-            self._observer.confirmed(last)
-        if failure is not None and not self._is_over:
-            self._is_over = True
-            self._observer.failed(failure)
-
-    async def close(self) -> None:
-        """See `LedgerWriter.close`."""
-        is_first, self._is_over = not self._is_over, True
-        try:
-            await self._store._run(lambda: self._store._answer(self._handle.closeAsync()))
-        finally:
-            self._answers.put(None)
-            if is_first:
-                self._observer.failed(ledger_error(-11, f"ledger {self._ledger_id} was closed"))
 
 
 class JavaReader:
@@ -349,7 +247,7 @@ class JavaReader:
     async def close(self) -> None:
         """See `LedgerReader.close`."""
         try:
-            await self._store._run(lambda: self._store._answer(self._handle.closeAsync()))
+            await self._store._close_handle(self._handle)
         except LedgerError:
             return
 
@@ -399,19 +297,3 @@ def _translated(call: Callable[[], T]) -> T:
         return call()
     except jpype.JException as error:
         raise java_error(error) from error
-
-
-def java_error(error: Any) -> LedgerError:
-    """Return the error for an exception of Java, by the code of the client's exception in its chain of causes."""
-    import jpype
-
-    known = jpype.JClass("org.apache.bookkeeper.client.api.BKException")
-    time_out = jpype.JClass("java.util.concurrent.TimeoutException")
-    each = error
-    while each is not None:
-        if isinstance(each, known):
-            return ledger_error(int(each.getCode()), f"{type(each).__name__}: {each.getMessage()}")
-        if isinstance(each, time_out):
-            return ledger_error(-23, "no answer in time")
-        each = each.getCause()
-    return ledger_error(-999, str(error))

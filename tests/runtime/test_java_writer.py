@@ -1,0 +1,208 @@
+"""How entries reach Java: their order and batches, and the end after a failure. Without a virtual machine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from penstock.model.errors.ledgers import LedgerError
+from penstock.runtime.entry_sender import (
+    ALONE_BYTES_MIN,
+    BATCH_BYTES_MAX,
+    BATCH_ENTRIES_MAX,
+    EntrySender,
+    EntrySource,
+    take_batch,
+)
+from penstock.runtime.java_writer import JavaWriter
+from penstock.runtime.ledgers import LedgerQuorum
+
+SMALL = b"12345678"
+
+
+class JavaFault(Exception):
+    """What Java raises."""
+
+
+class Answer:
+    """A future of Java: of the last entry of a batch."""
+
+    def __init__(self, last: int) -> None:
+        self._last = last
+
+    def get(self) -> int:
+        return self._last
+
+    def isDone(self) -> bool:
+        return True
+
+
+class Batches(EntrySender):
+    """A sender without a thread, whose ledger is a list of entries. Calls whose number is in `faults` fail."""
+
+    def __init__(self, faults: Sequence[int] = ()) -> None:
+        self.woken: deque[EntrySource] = deque()
+        self.stored: list[bytes] = []
+        self.call_count = 0
+        self._faults = faults
+
+    def wake(self, source: EntrySource) -> None:
+        self.woken.append(source)
+
+    def send(self, handle: Any, entries: Sequence[bytes]) -> Any:
+        del handle
+        self.call_count += 1
+        if self.call_count in self._faults:
+            raise MemoryError("no memory for a buffer")
+        self.stored += entries
+        return Answer(len(self.stored) - 1)
+
+    def run(self) -> None:
+        """Do what the thread would do."""
+        while self.woken:
+            self.woken.popleft().send_batch()
+
+
+class Handle:
+    """A handle of a ledger. Its metadata name no bookies."""
+
+    def getId(self) -> int:
+        return 7
+
+    def getLedgerMetadata(self) -> Any:
+        return self
+
+    def getAllEnsembles(self) -> Any:
+        return self
+
+    def lastEntry(self) -> Any:
+        return self
+
+    def getValue(self) -> Sequence[str]:
+        return ()
+
+
+class Outcomes:
+    """Notes what is confirmed, and the failure."""
+
+    def __init__(self) -> None:
+        self.last = -1
+        self.errors: list[LedgerError] = []
+        self.changed = asyncio.Event()
+
+    def confirmed(self, last_entry: int) -> None:
+        assert not self.errors
+        assert last_entry > self.last
+        self.last = last_entry
+        self.changed.set()
+
+    def failed(self, error: LedgerError) -> None:
+        self.errors.append(error)
+        self.changed.set()
+
+
+async def close_handle() -> None:
+    """Close nothing."""
+
+
+def new_writer(sender: Batches) -> tuple[JavaWriter, Outcomes]:
+    """Return a writer over a list, and its outcomes."""
+    outcomes = Outcomes()
+    loop = asyncio.get_running_loop()
+    return JavaWriter(Handle(), LedgerQuorum(), outcomes, loop, sender, close_handle, JavaFault), outcomes
+
+
+async def test_entries_of_a_turn_are_sent_in_order_by_few_calls_and_confirmed() -> None:
+    sender = Batches()
+    writer, outcomes = new_writer(sender)
+    entries = [b"%08d" % number for number in range(3 * BATCH_ENTRIES_MAX)]
+    for entry in entries:
+        writer.append(entry)
+    assert len(sender.woken) == 1
+    sender.run()
+    assert sender.stored == entries
+    assert sender.call_count == 3
+    while outcomes.last < len(entries) - 1:
+        outcomes.changed.clear()
+        await asyncio.wait_for(outcomes.changed.wait(), 5)
+    await writer.close()
+    assert [error.code for error in outcomes.errors] == [-11]
+
+
+async def test_after_a_batch_that_was_not_sent_no_other_one_is() -> None:
+    """An entry after it would get the number of an entry before, and would be confirmed in its place."""
+    sender = Batches(faults=(2,))
+    writer, outcomes = new_writer(sender)
+    for number in range(4 * BATCH_ENTRIES_MAX):
+        writer.append(b"%08d" % number)
+    sender.run()
+    assert len(sender.stored) == BATCH_ENTRIES_MAX
+    while not outcomes.errors:
+        outcomes.changed.clear()
+        await asyncio.wait_for(outcomes.changed.wait(), 5)
+    assert outcomes.last <= BATCH_ENTRIES_MAX - 1
+    assert outcomes.errors[0].code == -999
+    with pytest.raises(LedgerError):
+        writer.append(SMALL)
+    await writer.close()
+    sender.run()
+    assert len(sender.stored) == BATCH_ENTRIES_MAX
+    assert len(outcomes.errors) == 1
+
+
+async def test_an_entry_that_is_queued_when_the_writer_is_closed_is_not_sent() -> None:
+    sender = Batches()
+    writer, outcomes = new_writer(sender)
+    writer.append(SMALL)
+    await writer.close()
+    sender.run()
+    assert sender.stored == []
+    assert [error.code for error in outcomes.errors] == [-11]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "batches"),
+    [
+        ([8] * 3, [[8] * 3]),
+        ([8] * (BATCH_ENTRIES_MAX + 1), [[8] * BATCH_ENTRIES_MAX, [8]]),
+        ([8, ALONE_BYTES_MIN, 8, 8], [[8], [ALONE_BYTES_MIN], [8, 8]]),
+        ([ALONE_BYTES_MIN] * 2, [[ALONE_BYTES_MIN]] * 2),
+        (
+            [ALONE_BYTES_MIN - 1] * 18,
+            [[ALONE_BYTES_MIN - 1] * (BATCH_BYTES_MAX // (ALONE_BYTES_MIN - 1)), [ALONE_BYTES_MIN - 1] * 2],
+        ),
+    ],
+)
+def test_batches_are_bounded_and_a_long_entry_is_sent_alone(lengths: list[int], batches: list[list[int]]) -> None:
+    entries = deque(bytes(length) for length in lengths)
+    taken = []
+    while entries:
+        taken.append([len(each) for each in take_batch(entries)])
+    assert taken == batches
+    assert take_batch(entries) == []
+
+
+def test_the_thread_of_a_sender_serves_each_source_that_wakes_it_and_ends() -> None:
+    sender = EntrySender.__new__(EntrySender)
+    done: list[str] = []
+
+    class Source:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def send_batch(self) -> None:
+            done.append(self.name)
+
+    sender._begin()
+    for name in ("a", "b", "a"):
+        sender.wake(Source(name))
+    thread = next(each for each in threading.enumerate() if each.name == "ledger entries")
+    sender.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert done == ["a", "b", "a"]
