@@ -12,7 +12,7 @@ from penstock.client.common.deadline import within
 from penstock.client.common.retry import Backoff
 from penstock.client.common.tasks import start_watched
 from penstock.client.settings import ClientSettings
-from penstock.model.errors import ConnectionLostError, StorageFullError, StreamError
+from penstock.model.errors import ConnectionLostError, ContainerNotFoundError, StorageFullError, StreamError
 
 SETTINGS = ClientSettings(retry_time_max_s=10.0, retry_delay_initial_s=0.1, retry_delay_max_s=1.0)
 
@@ -26,6 +26,32 @@ def test_delays_grow_to_their_limit_and_end_in_time() -> None:
     assert now_s == pytest.approx(110.0)
     assert all(0.05 * 2**index <= delay <= 0.1 * 2**index for index, delay in enumerate(delays[:3]))
     assert max(delays) <= 1.0
+
+
+def test_pauses_for_a_container_that_moves_are_a_small_share_of_the_move() -> None:
+    """At most 0.2 s at first, and an eighth of the time since the first failure later."""
+    backoff = Backoff(ClientSettings(retry_time_max_s=30.0), Random(1))
+    now_s, ends = 100.0, []
+    while (delay_s := backoff.next_delay_s(now_s, is_moving=True)) is not None:
+        assert delay_s <= max(0.2, (now_s - 100.0) / 8)
+        now_s += delay_s
+        ends.append(now_s - 100.0)
+    assert 25 < len(ends) < 60
+    assert ends[-1] == pytest.approx(30.0)
+
+
+async def test_only_a_container_that_moves_has_short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is overloaded, or away, is not asked more often."""
+    settings = ClientSettings(retry_delay_initial_s=1.0, retry_delay_max_s=1.0)
+    slept: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await Backoff(settings, Random(1)).pause(ContainerNotFoundError(None, "not here"))
+    await Backoff(settings, Random(1)).pause(ConnectionLostError("gone"))
+    assert slept[0] <= 0.2 < slept[1]
 
 
 def test_success_starts_the_time_afresh() -> None:

@@ -10,12 +10,18 @@ from typing import Final
 
 from penstock.client.common.deadline import Deadline, current_deadline, within
 from penstock.client.settings import ClientSettings
-from penstock.model.errors import ConnectionLostError, ControllerUnavailableError, PenstockError
+from penstock.model.errors import ConnectionLostError, ContainerNotFoundError, ControllerUnavailableError, PenstockError
 from penstock.model.times import seconds_text
 from penstock.runtime.pacing import GrowingDelay
 
 #: With less time left of a call, no further attempt is made.
 _ATTEMPT_S_MIN = 0.001
+
+#: While a store does not serve a container, which may be on its way to another one, pauses are at most this long, in
+#: seconds, ...
+_MOVE_DELAY_S: Final = 0.2
+#: ... or this share of the time since the first failure: so a caller waits little longer than the move takes.
+_MOVE_DELAY_SHARE: Final = 1 / 8
 
 #: How long, in seconds, attempts are repeated while the name of a server that was never reached cannot be resolved.
 UNRESOLVED_TIME_MAX_S: Final = 5.0
@@ -78,8 +84,11 @@ class Backoff:
         deadline = current_deadline()
         return end_s if deadline is None else min(end_s, deadline.at_s)
 
-    def next_delay_s(self, now_s: float) -> float | None:
-        """Return how long to wait after a failure at `now_s`, or None when the time limit has expired."""
+    def next_delay_s(self, now_s: float, *, is_moving: bool = False) -> float | None:
+        """Return how long to wait after a failure at `now_s`, or None when the time limit has expired.
+
+        `is_moving`: the container may be on its way to another store.
+        """
         if self._first_failure_s is None:
             self._first_failure_s = now_s
         self._attempts += 1
@@ -88,7 +97,10 @@ class Backoff:
         left_s = end_s - now_s
         if left_s <= 0:
             return None
-        delay_s = self._delay.take() * (0.5 + 0.5 * self._rng.random())
+        longest_s = self._delay.take()
+        if is_moving:
+            longest_s = min(longest_s, max(_MOVE_DELAY_S, (now_s - self._first_failure_s) * _MOVE_DELAY_SHARE))
+        delay_s = longest_s * (0.5 + 0.5 * self._rng.random())
         return min(delay_s, left_s)
 
     async def pause(self, error: PenstockError) -> None:
@@ -100,7 +112,7 @@ class Backoff:
         if isinstance(error, ControllerUnavailableError) and not error.was_reached:
             raise error
         now_s = asyncio.get_running_loop().time()
-        delay_s = self.next_delay_s(now_s)
+        delay_s = self.next_delay_s(now_s, is_moving=isinstance(error, ContainerNotFoundError))
         assert self._first_failure_s is not None
         is_unresolved = isinstance(error, ConnectionLostError) and bool(error.unresolved_host)
         if is_unresolved and now_s - self._first_failure_s >= UNRESOLVED_TIME_MAX_S:

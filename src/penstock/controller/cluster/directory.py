@@ -34,7 +34,7 @@ from penstock.model.errors.coordination import (
     SessionExpiredError,
 )
 from penstock.model.routing import container_of
-from penstock.runtime.coordination import Children, CoordinationStore
+from penstock.runtime.coordination import Children, CoordinationStore, Node
 from penstock.runtime.kept_session import KeptSession
 from penstock.runtime.waits import first_of
 
@@ -130,21 +130,23 @@ class ClusterDirectory:
                 await asyncio.sleep(self._retry_s)
 
     async def _read_and_wait(self, store: CoordinationStore) -> None:
-        assignment = await store.get(ASSIGNMENT_PATH)
-        host_list = await store.children(HOSTS_PATH)
-        held_list = await store.children(HELD_PATH)
-        controller_list = await store.children(CONTROLLERS_PATH)
+        # At the same time: clients wait for a container that moves until its next store is known here. What changes
+        # between two of the answers is found by the waits below.
+        assignment, host_list, held_list, controller_list = await asyncio.gather(
+            store.get(ASSIGNMENT_PATH),
+            store.children(HOSTS_PATH),
+            store.children(HELD_PATH),
+            store.children(CONTROLLERS_PATH),
+        )
         places = self.places
         places.owners = decode_node(AssignmentNode, ASSIGNMENT_PATH, assignment.content).owners
-        hosts = await self._read_all(store, HostNode, HOSTS_PATH, host_list)
+        hosts, controllers = await asyncio.gather(
+            self._read_all(store, HostNode, HOSTS_PATH, host_list),
+            self._read_all(store, ControllerNode, CONTROLLERS_PATH, controller_list),
+        )
         places.hosts = {name: host for name, (_, host) in hosts.items()}
         places.newest = {split_host_node_name(name)[0]: name for name, _ in sorted(hosts.items(), key=_zxid)}
-        places.controllers = {
-            name: each
-            for name, (_, each) in (
-                await self._read_all(store, ControllerNode, CONTROLLERS_PATH, controller_list)
-            ).items()
-        }
+        places.controllers = {name: each for name, (_, each) in controllers.items()}
         await self._read_holders(store, held_list)
         self.is_known.set()
         await first_of(
@@ -175,11 +177,11 @@ class ClusterDirectory:
 
         One that cannot be read is passed over: a process of a later version wrote it, and the others are found.
         """
+        names = sorted(listed.names)
+        nodes = await asyncio.gather(*(_read(store, f"{parent}/{name}") for name in names))
         found: dict[str, tuple[int, C]] = {}
-        for name in sorted(listed.names):
-            try:
-                node = await store.get(f"{parent}/{name}")
-            except NoSuchNodeError:
+        for name, node in zip(names, nodes, strict=True):
+            if node is None:
                 continue
             try:
                 found[name] = node.created_zxid, decode_node(kind, f"{parent}/{name}", node.content)
@@ -223,6 +225,13 @@ class ListenerLocator:
         if found is None:
             raise ConnectionLostError(f"{segment}: no segment store runs container {container_id} now")
         return found
+
+
+async def _read(store: CoordinationStore, path: str) -> Node | None:
+    try:
+        return await store.get(path)
+    except NoSuchNodeError:
+        return None
 
 
 def _zxid(item: tuple[str, tuple[int, HostNode]]) -> int:
