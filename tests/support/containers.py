@@ -12,6 +12,7 @@ from penstock.model.errors import StorageError
 from penstock.model.segments import Buffer, SegmentData
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock.runtime.work import BlockingWork
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
@@ -40,9 +41,10 @@ QUIET = ContainerSettings(
 SMALL_CACHE = CacheSettings(bytes_max=1 << 20, block_length=4096, small_append_length=1024)
 
 
-def memory_runtime(seed: int = 1) -> Runtime:
-    """Return a runtime whose clock does not advance."""
-    return Runtime(disk=LocalDisk(), work=ThreadedWork(1), rng=random.Random(seed), wall_clock_ms=lambda: 1_000)
+def memory_runtime(seed: int = 1, work: BlockingWork | None = None) -> Runtime:
+    """Return a runtime whose clock does not advance. `work`: by default one thread."""
+    work = work or ThreadedWork(1)
+    return Runtime(disk=LocalDisk(), work=work, rng=random.Random(seed), wall_clock_ms=lambda: 1_000)
 
 
 class FaultyChunks(WrappedChunkStorage):
@@ -136,8 +138,9 @@ class Incarnations:
         cache: CacheSettings = SMALL_CACHE,
         frame_length_max: int = 64 * 1024,
         seed: int = 1,
+        work: BlockingWork | None = None,
     ) -> None:
-        self.runtime = memory_runtime(seed)
+        self.runtime = memory_runtime(seed, work)
         self.logs = MemoryLogFactory(self.runtime, frame_length_max_bytes=frame_length_max)
         self.chunks = FaultyChunks()
         self.settings = settings

@@ -18,9 +18,11 @@ class InlineWork(WorkPools):
     Attributes:
         held_names: functions of these names wait for `release`.
         writes_without_thread: see `WorkPool.writes_without_thread`.
+        delay_turns: returns how many turns of the loop the next function waits, as it would for a thread.
     """
 
-    def __init__(self, *, writes_without_thread: bool = False) -> None:
+    def __init__(self, *, writes_without_thread: bool = False, delay_turns: Callable[[], int] = lambda: 0) -> None:
+        self.delay_turns = delay_turns
         self.writes_without_thread = writes_without_thread
         self.held_names: set[str] = set()
         self.held: list[tuple[_InlinePool, Job]] = []
@@ -59,6 +61,12 @@ class _InlinePool(WorkQueue):
         assert isinstance(job.call, partial)
         if getattr(job.call.func, "__name__", "") in self._work.held_names:
             self._work.held.append((self, job))
+            return
+        self._run_after(self._work.delay_turns(), job)
+
+    def _run_after(self, turns: int, job: Job) -> None:
+        if turns:
+            self._loop().call_soon(self._run_after, turns - 1, job)
             return
         try:
             result = job.call()

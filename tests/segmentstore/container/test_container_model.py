@@ -30,6 +30,7 @@ from penstock.segmentstore.container.container import ContainerStatus, SegmentCo
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.settings import CacheSettings
 from support.containers import QUIET, Incarnations, append, evict_all, read_all, turns
+from support.inline_work import InlineWork
 
 STREAMS = ["s/t/0.#epoch.0", "s/t/1.#epoch.0", f"s/t/0.#epoch.0#transaction.{'a' * 32}", "s/t/2.#epoch.0"]
 TABLES = ["s/_tables/a", "s/_tables/b"]
@@ -278,7 +279,11 @@ class Machine:
         cache = CacheSettings(
             bytes_max=6000, target_percent=self.rng.choice([20, 50]), block_length=64, small_append_length=32
         )
-        self.lives = Incarnations(settings, cache=cache, frame_length_max=self.rng.choice([200, 1000, 8000]), seed=seed)
+        frame_length_max = self.rng.choice([200, 1000, 8000])
+        # Without threads, so that a seed always gives the same run.
+        delays = random.Random(seed)
+        work = InlineWork(delay_turns=lambda: delays.choice([0, 0, 1, 3, 10]))
+        self.lives = Incarnations(settings, cache=cache, frame_length_max=frame_length_max, seed=seed, work=work)
         self.model: Model = {}
         self.container: SegmentContainer
         self.log: list[str] = []

@@ -14,7 +14,7 @@ from penstock.model.segments import Buffer
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.settings import CacheSettings
 from penstock.segmentstore.tier1.durable_log import DurableLog
-from support.containers import Incarnations, append, read_all
+from support.containers import Incarnations, append, evict_all, pause_writer, read_all
 
 TARGET = "s/a/0.#epoch.0"
 
@@ -148,3 +148,73 @@ async def lines_of(call: Coroutine[object, object, object]) -> int:
     finally:
         sys.settrace(before)
     return count
+
+
+A = "s/a/0.#epoch.0"
+B = "s/a/1.#epoch.0"
+C = "s/a/2.#epoch.0"
+D = "s/a/3.#epoch.0"
+
+
+async def contents(container: SegmentContainer, *names: str) -> list[bytes]:
+    return [await read_all(container, await container.find(name)) for name in names]
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_segments_that_wait_for_each_others_names_are_flushed(
+    lives: Incarnations, is_flushed: bool, is_restarted: bool
+) -> None:
+    """B is merged into A and created again; A is merged into the new B.
+
+    The new B waits until storage has freed the old one, which the flush of A does, which is left to the new B.
+    """
+    container = await lives.start()
+    await pause_writer(container)
+    await container.create(A)
+    await append(container, A, b"a")
+    await container.create(B)
+    await append(container, B, b"b")
+    if is_flushed:
+        await container.flush()
+    await container.merges.merge(A, B)
+    await container.create(B)
+    await append(container, B, b"c")
+    await container.merges.merge(B, A)
+    await container.create(A)
+    await append(container, A, b"d")
+    if is_restarted:
+        container = await lives.restart(container)
+        await pause_writer(container)
+    async with asyncio.timeout(30):
+        await container.flush()
+        await container.flush()
+    assert not container.state.gone
+    evict_all(container)
+    assert await contents(container, A, B) == [b"d", b"cab"]
+    assert container.segment(B).storage_length == 3
+    container = await lives.restart(container)
+    assert await contents(container, A, B) == [b"d", b"cab"]
+
+
+async def test_two_segments_that_wait_for_names_of_each_others_sources_are_flushed(lives: Incarnations) -> None:
+    """A goes into C, B into D; both are created again; C goes into the new B, D into the new A: none is next."""
+    container = await lives.start()
+    await pause_writer(container)
+    for name, data in ((A, b"a"), (B, b"b"), (C, b"c"), (D, b"d")):
+        await container.create(name)
+        await append(container, name, data)
+    await container.merges.merge(C, A)
+    await container.merges.merge(D, B)
+    for name in (A, B):
+        await container.create(name)
+    await container.merges.merge(B, C)
+    await container.merges.merge(A, D)
+    async with asyncio.timeout(30):
+        await container.flush()
+        await container.flush()
+    assert not container.state.gone
+    evict_all(container)
+    assert await contents(container, A, B) == [b"db", b"ca"]
+    container = await lives.restart(container)
+    assert await contents(container, A, B) == [b"db", b"ca"]

@@ -94,8 +94,14 @@ class ContainerState:
 
     def is_name_taken(self, segment: Segment) -> bool:
         """Whether storage may still hold an earlier segment of this name; it then holds nothing of this segment."""
+        return self.holder_of_name(segment) is not None
+
+    def holder_of_name(self, segment: Segment) -> Segment | None:
+        """Return the earliest deleted or merged segment of this name that storage may still hold; None if none does."""
         ids = self._gone_ids.get(segment.name)
-        return ids is not None and min(ids) < segment.id
+        if ids is None or (first := min(ids)) >= segment.id:
+            return None
+        return self.gone[first]
 
     def _note_gone(self, segment: Segment) -> None:
         self.gone[segment.id] = segment

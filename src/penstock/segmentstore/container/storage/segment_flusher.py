@@ -123,10 +123,31 @@ class SegmentFlusher:
     async def flush(self, segment: Segment) -> None:
         """Bring one segment's storage up to date with the currently durable operations.
 
-        Does nothing for a segment that is merged: the flush of its target moves its bytes. Raises `StorageFullError`
-        for user bytes while long-term storage has no space for them.
+        Does nothing for a segment that is merged: the flush of its target moves its bytes. A segment whose name is
+        taken in storage is left to a flush after the name is free. Raises `StorageFullError` for user bytes while
+        long-term storage has no space for them.
         """
+        for target in reversed(self._targets_before(segment)):
+            await self._flush(target, is_for_merge=True)
         await self._flush(segment)
+
+    def _targets_before(self, segment: Segment) -> list[Segment]:
+        """Return the merged segments whose flush frees the name of `segment` in storage; the last one comes first.
+
+        Usually the flush of a merged segment is left to the target of its own merge. But that target may wait for this
+        name: A is merged into B, created again, and B is merged into the new A. B has a pending merge, so it gets
+        chunks of its own in any case, and may get them now. The list ends: each of these merges was accepted before
+        its target was merged, and so before the merge of the entry before it.
+        """
+        targets: list[Segment] = []
+        while (holder := self._state.holder_of_name(segment)) is not None:
+            merge = self._state.metadata.merges.get(holder.id)
+            target = None if merge is None else self._state.gone.get(merge[0])
+            if target is None or not self._is_merged(target):
+                break  # The holder is deleted, or its target is flushed by itself.
+            targets.append(target)
+            segment = target
+        return targets
 
     async def _flush(self, segment: Segment, *, is_for_merge: bool = False) -> None:
         await self._storage.lookups.ended()
