@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from penstock.client.groups.group_state import GroupState
 from penstock.client.groups.membership import GroupMembership
-from penstock_simulation.mutations.mutation import patched
+from penstock_simulation.mutations.mutation import watched_in_simulation
 
 
 @contextmanager
@@ -22,5 +22,5 @@ def expulsions(found: Callable[[str], None]) -> Iterator[None]:
             found(f"reader {self._name} of group {self._record.name} works, and was declared dead")
         original(self, state)
 
-    with patched(GroupMembership, "_follow", follow):
+    with watched_in_simulation(GroupMembership, "_follow", follow):
         yield

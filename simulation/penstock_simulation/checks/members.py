@@ -41,7 +41,7 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.server.cluster.store import ClusterStore
-from penstock_simulation.mutations.mutation import patched
+from penstock_simulation.mutations.mutation import watched_in_simulation
 from penstock_simulation.simulated.faults import Crash, Fault, FaultPlan, Partition, PlannedFault
 from penstock_simulation.simulated.member_cluster import MemberCluster
 from penstock_simulation.simulated.member_faults import (
@@ -196,12 +196,12 @@ def watch_members(found: Callable[[str], None]) -> Iterator[MemberWatch]:
         await write_original(self, store, view, owners, moves)
 
     with (
-        patched(OwnershipLease, "wait_out_predecessor", wait_out),
-        patched(OwnershipLease, "check", check),
-        patched(ClusterLeader, "_write", write),
-        patched(ContainerHold, "_delete", delete),
-        patched(SimulatedZooKeeper, "change", change),
-        patched(SegmentStore, "_start_container", start),
+        watched_in_simulation(OwnershipLease, "wait_out_predecessor", wait_out),
+        watched_in_simulation(OwnershipLease, "check", check),
+        watched_in_simulation(ClusterLeader, "_write", write),
+        watched_in_simulation(ContainerHold, "_delete", delete),
+        watched_in_simulation(SimulatedZooKeeper, "change", change),
+        watched_in_simulation(SegmentStore, "_start_container", start),
     ):
         yield watch
 

@@ -21,7 +21,7 @@ from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
 from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container.segment import Segment
-from penstock_simulation.mutations.mutation import patched
+from penstock_simulation.mutations.mutation import watched_in_simulation
 from penstock_simulation.simulated.loop import SimulatedLoop
 
 #: Of the flush of attributes that is under way in this task: its pipeline, and the last operation accepted before it.
@@ -62,8 +62,7 @@ def watched(found: Callable[[str], None]) -> Iterator[None]:
     def check(self: OwnershipLease) -> None:
         check_original(self)
         loop = asyncio.get_running_loop()
-        if not isinstance(loop, SimulatedLoop):
-            return  # A server that a test runs in another thread of this process.
+        assert isinstance(loop, SimulatedLoop)
         age_s = loop.monotonic_s() - self._log.ownership_confirmed_s
         if age_s > self.lease_s:
             found(
@@ -72,8 +71,8 @@ def watched(found: Callable[[str], None]) -> Iterator[None]:
             )
 
     with (
-        patched(Attributes, "flush", flush),
-        patched(BTreeIndex, "update", update),
-        patched(OwnershipLease, "check", check),
+        watched_in_simulation(Attributes, "flush", flush),
+        watched_in_simulation(BTreeIndex, "update", update),
+        watched_in_simulation(OwnershipLease, "check", check),
     ):
         yield

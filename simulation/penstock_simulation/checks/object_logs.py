@@ -21,7 +21,7 @@ from penstock.segmentstore.tier1.durable_log import LogFrameRun
 from penstock.segmentstore.tier1.object_log.journal_format import HEADER_LENGTH, journal_key
 from penstock.segmentstore.tier1.object_log.journal_writer import Append, JournalWriter
 from penstock.segmentstore.tier1.object_log.object_log import ObjectLog
-from penstock_simulation.mutations.mutation import patched
+from penstock_simulation.mutations.mutation import watched_in_simulation
 from penstock_simulation.simulated.objects import SimulatedObjects
 
 
@@ -105,8 +105,8 @@ def watch_logs(found: Callable[[str], None]) -> Iterator[None]:
         await roll_original(self, end)
 
     with (
-        patched(ObjectLog, "slot_settled", slot_settled),
-        patched(ObjectLog, "frame_runs", frame_runs),
-        patched(JournalWriter, "_roll", roll),
+        watched_in_simulation(ObjectLog, "slot_settled", slot_settled),
+        watched_in_simulation(ObjectLog, "frame_runs", frame_runs),
+        watched_in_simulation(JournalWriter, "_roll", roll),
     ):
         yield

@@ -17,7 +17,7 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import PendingWork
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.work_claims import WorkClaim, WorkClaims
-from penstock_simulation.mutations.mutation import patched
+from penstock_simulation.mutations.mutation import watched_in_simulation
 from penstock_simulation.simulated.cluster import MemberNames
 
 #: Work whose announcement this task withdraws.
@@ -104,9 +104,9 @@ def kept(journal: WorkJournal) -> Iterator[None]:
             journal.ended(claim)
 
     with (
-        patched(RecordStore, "put", put),
-        patched(RecordStore, "put_all", put_all),
-        patched(RecordStore, "remove_version", remove_version),
-        patched(WorkClaims, "withdraw", withdraw),
+        watched_in_simulation(RecordStore, "put", put),
+        watched_in_simulation(RecordStore, "put_all", put_all),
+        watched_in_simulation(RecordStore, "remove_version", remove_version),
+        watched_in_simulation(WorkClaims, "withdraw", withdraw),
     ):
         yield

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from inspect import getattr_static
+from typing import Any
 
+from penstock_simulation.simulated.loop import SimulatedLoop
 from penstock_simulation.workloads.plans import PlanSettings
 from penstock_simulation.workloads.profile import Profile
 
@@ -41,6 +45,23 @@ def patched(owner: object, name: str, value: object) -> Iterator[None]:
             setattr(owner, name, before)
         else:
             delattr(owner, name)
+
+
+@contextmanager
+def watched_in_simulation(owner: type, name: str, watching: Callable[..., Any]) -> Iterator[None]:
+    """Replace a method by one that watches its calls, in simulated clusters only.
+
+    A test process may also run real servers in other threads. Their calls say nothing about a simulated cluster.
+    """
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def call(*arguments: Any, **options: Any) -> Any:
+        is_simulated = isinstance(asyncio.get_running_loop(), SimulatedLoop)
+        return (watching if is_simulated else original)(*arguments, **options)
+
+    with patched(owner, name, call):
+        yield
 
 
 def short_profile(
