@@ -23,7 +23,7 @@ _PIECE_BYTES = 64 * 1024 * 1024
 _PAGE_BYTES = 4096
 #: So much is left free when it has taken what there is, and so much it keeps free afterwards.
 _LEFT_MB, _FREE_MB = 600, 400
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 def add_option(options: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def main() -> None:
     while held:
         while held and _free_mb() < _FREE_MB:
             held.pop().close()
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`penstock standalone` as the commands here run it when they want to look inside; people run `penstock`.
+"""`penstock standalone` as the commands here run it when they inspect its parts; people run `penstock`.
 
 The same server with two additions, both off unless asked for: on SIGUSR1 it writes what its containers hold to the
 file that BENCH_COUNTS names, and with BENCH_PROFILE it runs under cProfile and leaves the profile in that file.

@@ -75,7 +75,7 @@ def main() -> None:
             elapsed_s = time.perf_counter() - begin
             if arguments.follow:
                 ours.send(written * (size + 8))
-                # One more event, so that a reader that has everything looks at the pipe.
+                # One more event, so that a reader that has everything polls the pipe.
                 writer.write(b"end")
                 read_bytes, reader_cpu_s = ours.recv()
                 behind_s = time.perf_counter() - begin - elapsed_s

@@ -108,7 +108,7 @@ class Peer:
             self.connection.buffer_updated(count)
             view = view[count:]
 
-    def round(self, event: bytes, blocks_per_writer: int, writer_count: int, is_lone: bool) -> bytes:
+    def round(self, event: bytes, blocks_per_writer: int, writer_count: int, is_single: bool) -> bytes:
         """Return the frames of a round: the next `writer_count` writers, `blocks_per_writer` appends each."""
         parts = []
         for _ in range(writer_count):
@@ -117,7 +117,7 @@ class Peer:
             writer_id, first = self.writers[position], self._numbers[position] + 1
             self._numbers[position] += blocks_per_writer
             for number in range(first, first + blocks_per_writer):
-                if is_lone:
+                if is_single:
                     parts.append(encode(AppendBlockEnd(writer_id, len(event), event, 1, number, number)))
                 else:
                     parts.append(encode(AppendBlock(writer_id, event)))

@@ -140,7 +140,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         "the same again": lambda: cold.read(SEGMENT, length - 2 * CHUNK_BYTES, CHUNK_BYTES),
         "read in the middle": lambda: cold.read(SEGMENT, length // 2, CHUNK_BYTES),
         "list the chunks": lambda: cold.chunks_of(SEGMENT),
-        "look for orphans": lambda: orphans.sweep(3, storage(3).unrecorded),
+        "find orphans": lambda: orphans.sweep(3, storage(3).unrecorded),
         "truncate in the middle": lambda: cold.truncate(SEGMENT, length // 2),
         "delete": lambda: cold.delete(SEGMENT),
     }

@@ -66,8 +66,8 @@ async def measure(arguments: argparse.Namespace) -> None:
                         last = min(first + 10_000, arguments.keys)
                         await table.put_many([(key_of(number), value) for number in range(first, last)])
                     puts = meter.figures(arguments.keys)
-                    gets = await lone_calls(table, running.pid, arguments, rng, is_put=False)
-                    lone_puts = await lone_calls(table, running.pid, arguments, rng, is_put=True)
+                    gets = await single_calls(table, running.pid, arguments, rng, is_put=False)
+                    single_puts = await single_calls(table, running.pid, arguments, rng, is_put=True)
                     meter, count = Meter(running.pid), 0
                     async for page in table.scan_pages():
                         count += len(page)
@@ -86,7 +86,7 @@ async def measure(arguments: argparse.Namespace) -> None:
                 "partitions": arguments.partitions,
                 "put_many": puts,
                 "get": gets,
-                "put_on_version": lone_puts,
+                "put_on_version": single_puts,
                 "scan": scan,
                 "scan_keys": key_scan,
                 "raw_disk": disk,
@@ -94,7 +94,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         )
 
 
-async def lone_calls(
+async def single_calls(
     table: Table[bytes, bytes], pid: int, arguments: argparse.Namespace, rng: random.Random, *, is_put: bool
 ) -> dict[str, object]:
     """Make calls one after another, each of a random key."""

@@ -31,8 +31,8 @@ from penstock.wire.commands import (
 from penstock.wire.connection import WireConnection
 
 _EVENT = b"\0\0\0\0\0\0\0\5event"
-#: A look at the counts is taken once a second.
-_LOOK_S = 1.2
+#: The counts are polled once a second.
+_POLL_S = 1.2
 
 
 class Crowd:
@@ -129,14 +129,14 @@ async def measure(running: Server, prefix: str, count: int, calls: int) -> dict[
         await crowd.append()
         begin_s = time.perf_counter()
         while len((await client.statistics()).segments) < count:  # noqa: ASYNC110  # that is what is measured
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         seen_s = time.perf_counter() - begin_s
         await kinds["whole"].make(client, None, count, calls)
         statistics = await client.statistics()
         for name, step in (("all_changed", 1), ("some_changed", 10)):
             for _ in range(max(calls // 10, 2)):
                 await crowd.append(step)
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
                 statistics = await kinds[name].make(client, statistics, count)
         await kinds["none_changed"].make(client, statistics, count, calls)
     figures: dict[str, object] = {name: kind.figures() for name, kind in kinds.items()}

@@ -3,9 +3,9 @@
     python bench/controller.py                          # 1000 streams are made, 10 000 listed
     python bench/controller.py --streams 200 --listed 0 --cut-segments 100
 
-`create_lone` and the other lone calls are made one after another: what a caller waits. `create_many` are made by
+`create_lone` and the other single calls are made one after another: what a caller waits. `create_many` are made by
 `--clients` callers at a time: what the server does in a second. CPU is the server's, for each call. `store_append` is
-the baseline: a lone event of 8 bytes, written to a stream and synced on the same disk in the same run; a call of the
+the baseline: a single event of 8 bytes, written to a stream and synced on the same disk in the same run; a call of the
 controller consists of such writes.
 """
 
@@ -137,7 +137,7 @@ async def _cuts(client: aio.Client, calls: Calls, arguments: argparse.Namespace)
 def main() -> None:
     options = parser(__doc__ or "")
     options.add_argument("--streams", type=int, default=1000)
-    options.add_argument("--lone", type=int, default=200, help="lone calls of each kind")
+    options.add_argument("--lone", type=int, default=200, help="single calls of each kind")
     options.add_argument("--clients", type=int, default=16)
     options.add_argument("--listed", type=int, default=10_000)
     options.add_argument("--cut-segments", type=int, default=1000)

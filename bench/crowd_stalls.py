@@ -1,4 +1,4 @@
-"""Stalls of the event loop in a container of very many segments: creation, start, replay, flush looks, alarms, stop.
+"""Stalls of the event loop in a container of very many segments: creation, start, replay, flush scans, alarms, stop.
 
     python bench/crowd_stalls.py                          # 25 000 segments of 20 attributes
     python bench/crowd_stalls.py --segments 5000
@@ -134,26 +134,26 @@ async def measure(arguments: argparse.Namespace) -> None:
         await append_to_all(container, names)
         await watch.step("write another one", checkpoint)
 
-        async def looks() -> None:
+        async def scan() -> None:
             for _ in range(3):
                 container.events.on_storage_work()
                 await asyncio.sleep(container.settings.writer_interval_s * 2)
 
-        await watch.step("look for what is due", looks)
+        await watch.step("scan for due work", scan)
 
         async def cut() -> None:
             # As when none of them stands in the way.
             min(map(container.checkpoints._first_unflushed, container.state.unflushed.values()))
 
-        await watch.step("look where the log can be cut", cut)
+        await watch.step("find where to truncate the log", cut)
 
         async def alarm() -> None:
             before = container.settings
             object.__setattr__(before, "log_bytes_max", 1)
             container.log_rewriter._tidied_at_s = float("-inf")
-            container.log_rewriter.look()
+            container.log_rewriter.check()
             carrier = container.log_rewriter
-            while carrier._is_carrying or carrier._is_searching or carrier._is_looking:  # noqa: ASYNC110  # likewise
+            while carrier._is_carrying or carrier._is_searching or carrier._is_checking:  # noqa: ASYNC110  # likewise
                 await asyncio.sleep(0)
             object.__setattr__(before, "log_bytes_max", ContainerSettings().log_bytes_max)
 

@@ -115,13 +115,13 @@ async def _measure_cut(segment_count: int) -> dict[str, object]:
     catalog = service._catalog  # The records alone, without announcement and segments.
     tables = catalog.tables_of("scope", "stream", await catalog.stream_id("scope", "stream") or "")
 
-    async def look() -> None:
+    async def check() -> None:
         position = await valid_position_of(tables, cut)
         beginning = await beginning_of(tables, (await tables.truncation()).record)
         if position is None or not [found async for found in segments_between(tables, [beginning], position)]:
             raise AssertionError("the cut is valid, and segments lie before it")
 
-    await timed("check_and_sweep_cpu_ms", look())
+    await timed("check_and_sweep_cpu_ms", check())
     await timed("truncate_cpu_ms", service.truncate_stream("scope", "stream", cut))
     await watch.during(service.is_stream_cut_valid("scope", "stream", cut))
     figures["longest_turn_ms_of_a_check"] = round(watch.longest_s * 1e3, 2)

@@ -51,11 +51,11 @@ async def measure(uri: str, arguments: argparse.Namespace) -> dict[str, object]:
                 while clock() < stop:
                     start = clock()
                     done = asyncio.Event()
-                    lone = await writer.write(struct.pack(">d", start) + filler)
-                    lone._when_done(done.set)
+                    ack = await writer.write(struct.pack(">d", start) + filler)
+                    ack._when_done(done.set)
                     await done.wait()
-                    if lone.error is not None:
-                        raise lone.error
+                    if ack.error is not None:
+                        raise ack.error
                     acknowledged_s.append(clock() - start)
                     sent += 1
             else:

@@ -6,7 +6,7 @@
     python bench/log_batches.py --threads                    # not through io_uring
     python bench/log_batches.py --two-calls                  # by threads that write and sync in two calls
 
-Each log gets a lone append at a time, as when many clients write a little: so each append is a batch. The loop works
+Each log gets a single append at a time, as when many clients write a little: so each append is a batch. The loop works
 meanwhile without a pause, in small pieces, as that of a server under load. `log_threads` is what the threads that write
 and sync used, ours and the kernel's workers: their CPU time and their voluntary context switches for each batch (a
 thread that waits for the interpreter's lock switches; a machine that has other things to do makes it wait longer, and

@@ -9,7 +9,7 @@ it can be cut. Before each measurement the log's files are dropped from the page
 read from one end to the other, the baseline; `frames` is the log opened and all frames read and checked, without
 a container; `replay` is the log replayed into a container's state, in CPU time of this process, with the longest
 turn of the event loop meanwhile (CPU time of its thread, so that a busy machine does not count), and beside it what
-reading the same files alone takes, in blocks of 4 KiB, which is what a lone append lies in; `ready` is a whole
+reading the same files alone takes, in blocks of 4 KiB, which is what a single append lies in; `ready` is a whole
 server, from its process to its ready line, and `ready_empty` one without data.
 """
 

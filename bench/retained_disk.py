@@ -3,7 +3,7 @@
     python bench/retained_disk.py                              # ten minutes, 16 MiB kept
     python bench/retained_disk.py --seconds 3600 --keep-mib 64
 
-A server of its own, whose retention looks every second. Once a second the files of the stream in long-term storage and
+A server of its own, whose retention runs every second. Once a second the files of the stream in long-term storage and
 those of the log are summed. `minutes` has for each minute what was written by its end, and the most that was on the
 disk during it: bounded if the minutes do not grow. What was truncated may still be there until long-term storage hears
 of it (`container.truncate_delay_s`, `container.flush_age_s`): `over_kept_max` is above 1 by what is written meanwhile.
@@ -48,12 +48,12 @@ class Watch:
     async def __call__(self, client: aio.Client) -> None:
         while True:
             await asyncio.sleep(1.0)
-            chunks, log = await asyncio.to_thread(self._look)
+            chunks, log = await asyncio.to_thread(self._measure)
             self.chunks_max, self.log_max = max(self.chunks_max, chunks), max(self.log_max, log)
             found = await client.explain_retention(_STREAM)
             self.kept_max = max(self.kept_max, found.kept_bytes)
 
-    def _look(self) -> tuple[int, int]:
+    def _measure(self) -> tuple[int, int]:
         return _bytes_under(self._store / "tier2" / _STREAM), _bytes_under(self._store / "tier1")
 
     def taken(self) -> dict[str, float]:

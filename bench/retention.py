@@ -1,11 +1,11 @@
-"""What retention takes: a look at very many idle streams, the bound of many subscribers, the truncation of a long past.
+"""What retention takes: a scan of very many idle streams, the bound of many subscribers, the truncation of a long past.
 
     python bench/retention.py                                 # 10 000 streams, 100 subscribers x 1000, 100 000 segments
-    python bench/retention.py --streams 1000 --segments 0     # only the looks
+    python bench/retention.py --streams 1000 --segments 0     # only the scans
     python bench/retention.py --memory                        # the controller alone, over segments in memory
 
 A whole server in this process, its log on the disk, so that what holds its loop is seen, the segment store's part
-included. `cycles` are looks at streams that got nothing new, by size and by time, one after another. `bound` is the
+included. `cycles` are scans of streams that got nothing new, by size and by time, one after another. `bound` is the
 common lower bound of subscribers whose cuts differ in every segment, read from their records. `truncation` deletes
 segments that were sealed by scales. `longest_turn_ms` is the longest CPU time between two turns of a task that only
 asks for its turn, which a busy machine does not change much; `longest_collection_ms` is Python's garbage collector's.
@@ -136,7 +136,7 @@ async def _create_idle(service: ControllerService, count: int) -> None:
 
 
 async def measure_cycles(service: ControllerService, count: int) -> dict[str, object]:
-    """Look at idle streams again and again."""
+    """Scan idle streams repeatedly."""
     begin_s = time.perf_counter()
     await _create_idle(service, count)
     say(f"{count} streams are made: {time.perf_counter() - begin_s:.1f} s")
@@ -151,7 +151,7 @@ async def measure_cycles(service: ControllerService, count: int) -> dict[str, ob
         if index:
             samples_s.append(took_s)
         else:
-            # The first one looks at each: nothing is known of any.
+            # The first one reads each: nothing is known of any.
             first = {"first_s": round(took_s, 2), "longest_turn_ms_of_the_first": round(watch.longest_s * 1e3, 2)}
             watch.turns_s.clear()
     return {
@@ -264,7 +264,7 @@ def main() -> None:
     """Run from the command line."""
     assert __doc__ is not None
     options = parser(__doc__)
-    options.add_argument("--streams", type=int, default=10_000, help="idle streams that are looked at")
+    options.add_argument("--streams", type=int, default=10_000, help="idle streams that are scanned")
     options.add_argument("--subscribers", type=int, default=100)
     options.add_argument("--bound-segments", type=int, default=1000, help="of the stream that they subscribe to")
     options.add_argument("--segments", type=int, default=100_000, help="sealed ones that are truncated")

@@ -8,7 +8,7 @@ The server is a child process with log and chunks in memory; CPU is that of the 
 machine changes it little. All figures are ratios of turns in one run.
 
 `tokens`: CPU per small append with a token for each writer, to without. `tls`: the CPU that TLS adds for a byte, here
-and in a bare server of asyncio, for appends and for reads. `strangers`: p99 of a lone append of a client with a token,
+and in a bare server of asyncio, for appends and for reads. `strangers`: p99 of one append of a client with a token,
 beside strangers of each kind, to without; memory; and the longest turn of the loop in CPU time, which a busy machine
 changes little. `handshakes` are 100 a second.
 """
@@ -244,7 +244,7 @@ def measure_tls(directory: Path, arguments: argparse.Namespace) -> dict[str, obj
     }
 
 
-def lone_appends(server: Child, connection: socket.socket, numbers: Iterator[int], seconds: float) -> list[float]:
+def single_appends(server: Child, connection: socket.socket, numbers: Iterator[int], seconds: float) -> list[float]:
     """Append one block at a time, about 100 a second; return how long each took."""
     data = bytes(4) + (92).to_bytes(4, "big") + bytes(92)
     samples: list[float] = []
@@ -275,22 +275,22 @@ def strangers(kind: str, port: int, count: int) -> Iterator[None]:
 
 
 def measure_strangers(directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
-    """Compare a lone append beside strangers with one alone, in turns; then watch the turns of the loop."""
+    """Compare a single append beside strangers with one alone, in turns; then watch the turns of the loop."""
     count = 50 if arguments.quick else arguments.strangers
     seconds = 0.3 if arguments.quick else arguments.seconds
     found: dict[str, object] = {}
     with child(directory, "store", has_tls=True, has_tokens=True) as server:
         connection = greeted(server)
         numbers = iter(range(1, 1 << 40))
-        lone_appends(server, connection, numbers, seconds / 2)
+        single_appends(server, connection, numbers, seconds / 2)
         memory = server.ask("report")
         for kind in ("silent", "partial", "garbage", "handshakes"):
             alone: list[float] = []
             beside: list[float] = []
             for _ in range(arguments.turns):
-                alone += lone_appends(server, connection, numbers, seconds)
+                alone += single_appends(server, connection, numbers, seconds)
                 with strangers(kind, server.port, 100 if kind == "handshakes" else count):
-                    beside += lone_appends(server, connection, numbers, seconds)
+                    beside += single_appends(server, connection, numbers, seconds)
                     rss_mb = server.ask("report")["rss_mb"]
             server.ask("watch")
             with strangers(kind, server.port, 100 if kind == "handshakes" else count):

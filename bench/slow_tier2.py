@@ -1,4 +1,4 @@
-"""What slow syncs of long-term storage do to a lone append: the ratio of its latencies with and without, in one run.
+"""What slow syncs of long-term storage do to a single append: the ratio of its latencies with and without, in one run.
 
     python bench/slow_tier2.py                 # syncs of chunks take 0.5 s longer
     python bench/slow_tier2.py --sync-s 2
@@ -60,7 +60,7 @@ class SlowDisk(LocalDisk):
         return SlowFile(plain, self) if "/tier2/" in path else plain
 
 
-async def lone_appends(store: SegmentStore, seconds: float) -> list[float]:
+async def single_appends(store: SegmentStore, seconds: float) -> list[float]:
     """Append 100 bytes again and again, each after the one before was acknowledged; return the seconds each took."""
     samples: list[float] = []
     stop_s = time.perf_counter() + seconds
@@ -96,13 +96,13 @@ async def measure(arguments: argparse.Namespace, directory: Path) -> dict[str, o
     loading = asyncio.create_task(load(store))
     samples: dict[bool, list[float]] = {False: [], True: []}
     try:
-        await lone_appends(store, arguments.seconds / 10)
+        await single_appends(store, arguments.seconds / 10)
         for round_number in range(arguments.rounds):
             is_slow = round_number % 2 == 1
             disk.sync_s = arguments.sync_s if is_slow else 0.0
             # What the last round left is flushed at this one's pace.
-            await lone_appends(store, arguments.seconds / arguments.rounds / 4)
-            samples[is_slow] += await lone_appends(store, arguments.seconds / arguments.rounds)
+            await single_appends(store, arguments.seconds / arguments.rounds / 4)
+            samples[is_slow] += await single_appends(store, arguments.seconds / arguments.rounds)
     finally:
         loading.cancel()
         disk.sync_s = 0.0

@@ -1,6 +1,6 @@
 """Spark streaming: how long an event takes until its micro-batch is committed, against what a micro-batch takes at all.
 
-Lone events are written one after the other, each when the one before is committed, with the same trigger for all:
+Single events are written one after the other, each when the one before is committed, with the same trigger for all:
 
 - `sink`: from stream to stream, exactly once;
 - `noop`: from stream to nowhere, which is what Spark and the source take: the floor;
@@ -37,7 +37,7 @@ TARGET = "bench/spark-latency-copy"
 #: Events of which nothing is counted: processes start, and Java compiles.
 WARM_UP_COUNT = 5
 WAIT_S_MAX = 120.0
-LOOK_S = 0.001
+POLL_S = 0.001
 
 
 def committed_batch(checkpoint: Path) -> int:
@@ -52,7 +52,7 @@ def wait_for(checkpoint: Path, batch: int, query: StreamingQuery) -> None:
     while committed_batch(checkpoint) <= batch:
         if not query.isActive or time.monotonic() > deadline_s:
             raise SystemExit(f"no micro-batch behind {batch}: {query.exception()}")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def phases(progress: Sequence[dict[str, dict[str, float]]]) -> dict[str, float]:
@@ -73,7 +73,7 @@ class Bench:
         self._query_count = 0
 
     def from_stream(self, target: str | None, event_count: int) -> dict[str, object]:
-        """Follow the source into `target`, or nowhere, and write so many lone events."""
+        """Follow the source into `target`, or nowhere, and write so many single events."""
         frame = self._session.readStream.format("penstock").option("uri", self._uri).option("columns", "event")
         loaded = frame.load(SOURCE)
         if target is None:
@@ -90,7 +90,7 @@ class Bench:
             while query.status["message"] == "Initializing sources" or not query.lastProgress:
                 time.sleep(0.05)
             for number in range(WARM_UP_COUNT + event_count):
-                # At another moment of the query's looks each time.
+                # At another moment of the query's polls each time.
                 time.sleep(0.05 + 0.013 * (number % 7))
                 if number == WARM_UP_COUNT:
                     used_s = -session_cpu_s(self._session) - cpu_s(self._server_pid)
@@ -118,7 +118,7 @@ class Bench:
         }
 
     def to_foreach_batch(self, event_count: int) -> dict[str, object]:
-        """Follow the source into `foreachBatch`, and write so many lone events."""
+        """Follow the source into `foreachBatch`, and write so many single events."""
         entered_s: list[float] = []
         collected_s: list[float] = []
         begin_s, is_collected = 0.0, threading.Event()

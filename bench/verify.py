@@ -1,6 +1,6 @@
 """Verification of chunks: bytes compared with their checksums per second, and per second of this process's CPU.
 
-Beside it, over the same chunks: reading them in blocks without a look at them, and, with `--spark`, the same by Spark's
+Beside it, over the same chunks: reading them in blocks without checking them, and, with `--spark`, the same by Spark's
 executors. Reads come from the page cache if there is room in memory: what is measured is the work, not the disk.
 
     python bench/verify.py --megabytes 2000 --spark 2

@@ -44,7 +44,7 @@ COMPLEX: dict[str, int] = {
     "runtime/object_changes.py change_object": 26,
     "runtime/obstore_objects.py storage_error": 34,
     "segmentstore/container/log/salvage_state.py SalvagedSegments.apply": 24,
-    "segmentstore/container/storage/storage_writer.py StorageWriter._look_in_steps": 24,
+    "segmentstore/container/storage/storage_writer.py StorageWriter._scan_in_steps": 24,
     "segmentstore/container/tables/reads.py page_of": 23,
     "segmentstore/tier1/damaged_log.py DamagedLog._read_file": 23,
     "server/settings.py StandaloneSettings.__post_init__": 26,

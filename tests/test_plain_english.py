@@ -18,11 +18,15 @@ ROOT = Path(__file__).parent.parent
 BANNED = re.compile(
     r"\b(?:whoever|whomever|somebody|nobody|anybody|hears? of|is told|are told|was told|were told|for good|in the midst"
     r"|who asks|who reads|who waits|looks? after|looked after|comes? of it|what is gone|stands (?:for|in|still|behind)"
-    r"|at a look|a look|looks? at|looked at|none of its business|whatever is|goes on|go on|gone on|for ever|in vain"
+    r"|at a look|a look|look(?:s|ed|ing)? (?:at|for|into|inside|where|whether|which)|none of its business|whatever is"
+    r"|goes on|go on|gone on|for ever|in vain"
     r"|(?:is|are|was|were) to be|for now|cut the log|log is cut|tells? (?:of|how|what|whether)|behind (?:it|them)"
     r"|anew|once more|all the same|by night|as ever|comes? of|came of|is to find|is there already)\b",
     re.IGNORECASE,
 )
+
+#: "Look" in a name. The verb of a name says what is read, and how often: poll, scan, check. "Look up" is a term.
+LOOK = re.compile(r"(?:_|\.|\bdef )look(?:s|ed|ing)?(?!_up)(?:_|\b)", re.IGNORECASE)
 
 #: The most of them in each tree. Nested trees are counted with the tree that contains them.
 COUNT_MAX = {
@@ -47,7 +51,7 @@ def banned_in(tree: str) -> Iterator[str]:
         if not is_text or file == Path(__file__) or "history" in file.name:
             continue
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            for found in BANNED.finditer(words_of(line)):
+            for found in (*BANNED.finditer(words_of(line)), *LOOK.finditer(line)):
                 yield f"{file.relative_to(ROOT)}:{number}: {found[0]}"
 
 
@@ -67,3 +71,17 @@ def test_names_of_tests_are_scanned_as_words() -> None:
     line = "async def test_an_error_that_" + "nobody_waited_for() -> None:"
     assert BANNED.search(line) is None
     assert BANNED.search(words_of(line)) is not None
+
+
+def test_names_with_look_are_found_and_look_up_is_a_term() -> None:
+    verb = "lo" + "ok"
+    for line in (
+        f"    def {verb}(self):",
+        f"_{verb}_at_log",
+        f"_{verb.upper()}_S = 1",
+        f"self.{verb}()",
+        f"has_{verb}ed_for",
+    ):
+        assert LOOK.search(line), line
+    for line in (f"def {verb}_up(self):", f"_{verb}_up(", f"It does not {verb} like one.", f"{verb}up", "_outlook_"):
+        assert LOOK.search(line) is None, line

@@ -30,7 +30,7 @@ import java.util.logging.LogManager;
  * runs. Writers and readers share one factory, and with it its connections.
  *
  * <p>Options are `name=value` arguments, all of them required. It prints three lines: `begin` and `end` at the bounds of the
- * measured time, between which the caller looks at the server's CPU, and then the figures as one JSON object.
+ * measured time, between which the caller reads the server's CPU, and then the figures as one JSON object.
  *
  * <p>A latency begins when an event was due, at a fixed rate, or else when it was given to the writer, and is counted when
  * that was in the measured time and its acknowledgement (or the event, at a reader) arrives within it, too. So an event held

@@ -148,7 +148,7 @@ def replay(
     plan: Annotated[Path | None, typer.Option(help="fault plan to use instead of the seed's own")] = None,
     minutes: Annotated[float, typer.Option(help="as it was run")] = 1.0,
     trace: Annotated[Path | None, typer.Option(help="write the whole trace to this file")] = None,
-    shrinks: Annotated[bool, typer.Option("--shrink/--no-shrink", help="look for the fewest faults")] = True,
+    shrinks: Annotated[bool, typer.Option("--shrink/--no-shrink", help="find the fewest faults")] = True,
     mutation: Annotated[str, typer.Option(help="plant a bug, by its name")] = "",
     profile_name: Annotated[str, typer.Option("--profile", help=f"one of: {', '.join(PROFILES)}")] = "everything",
 ) -> None:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 _SCOPE, _STREAM = "scope", "stream"
 _SEGMENTS = 4
 #: Epochs between two inspections of the stream, and between two truncations.
-_LOOK_EPOCHS = 50
+_CHECK_EPOCHS = 50
 _TRUNCATION_EPOCHS = 250
 _START_MS = 1_700_000_000_000
 _SCALE_MS = 1000
@@ -146,7 +146,7 @@ class EpochCosts:
         for epoch in range(epochs):
             self._block = (epoch - 100) // self._block_epochs
             sealed = await self._scale(epoch)
-            if epoch % _LOOK_EPOCHS == 0:
+            if epoch % _CHECK_EPOCHS == 0:
                 await self._measure(epoch, sealed)
             if self._is_truncated and epoch % _TRUNCATION_EPOCHS == 0:
                 await self._truncate()

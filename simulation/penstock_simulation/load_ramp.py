@@ -30,7 +30,7 @@ _MINUTE_S = 60.0
 _SPLIT_WITHIN_S = 600.0 + 120.0 + 60.0
 #: The average of 20 minutes falls from twice the target to half of it in 28; then a poll, and one that was muted.
 _MERGE_WITHIN_S = 30 * _MINUTE_S + 600.0 + 2 * 120.0 + 60.0
-_LOOK_S = 10.0
+_POLL_S = 10.0
 _READ_TIMEOUT_S = 30.0
 
 
@@ -136,7 +136,7 @@ class _Ramp:
                     f"no {what} within {within_s:g} s; segments: {self.outcome.segment_counts}"
                 )
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _crash(self) -> None:
         hosts = list(dict.fromkeys([*self._cluster.stores, self._cluster.controller]))
@@ -152,10 +152,10 @@ class _Ramp:
     async def _segment_count(self) -> int:
         found: list[int] = []
 
-        async def look(client: Client) -> None:
+        async def observe(client: Client) -> None:
             found.append(len(await client.segments_of(STREAM)))
 
-        await self._on("observer", look)
+        await self._on("observer", observe)
         if self.outcome.segment_counts[-1:] != found:
             self.outcome.segment_counts += found
         return found[0]
@@ -174,7 +174,7 @@ class _Ramp:
     async def _until_next(self, rng: random.Random) -> None:
         due_s = self._now_s + rng.expovariate(self._rate)
         while self._now_s < due_s and not self._is_over:  # noqa: ASYNC110  # the driver, elsewhere, ends it
-            await asyncio.sleep(min(due_s - self._now_s, _LOOK_S))
+            await asyncio.sleep(min(due_s - self._now_s, _POLL_S))
 
     async def _follow(self, client: Client) -> None:
         async with await client.reader_group("group", [STREAM]) as group:

@@ -232,7 +232,7 @@ class _Play:
         members: MemberMonitor | None = None
         if isinstance(cluster, MemberCluster) and self.member_watch is not None:
             members = MemberMonitor(cluster, scenario.plan, simulation.loop.time(), self.member_watch)
-            looks = asyncio.create_task(members.run())
+            polls = asyncio.create_task(members.run())
         if scenario.has_memory_flips:
             nuisances.append(asyncio.create_task(self._flip_memory(cluster)))
         if scenario.profile.layout_gap_s:
@@ -277,7 +277,7 @@ class _Play:
         await self._all_serve(cluster)
         if members is not None:
             members.judge()
-            looks.cancel()
+            polls.cancel()
             self.fault_counts += members.counts
             await members.nothing_is_left()
         await self._verify(workloads)

@@ -86,15 +86,15 @@ def test_top_shows_the_rates_of_a_cluster(penstock: Run, penstock_client: Client
     penstock("group", "create", "busy/group", "busy/stream").ok  # noqa: B018
     penstock("write", "busy/stream", stdin=b"0123456789\n" * 500).ok  # noqa: B018
     for _ in range(60):
-        looks = [json.loads(line) for line in penstock("top", "--json", "-n", "1", "--rows", "1000").ok.lines]
-        if "busy/stream" in {stream["name"] for stream in looks[0]["streams"]}:
+        polls = [json.loads(line) for line in penstock("top", "--json", "-n", "1", "--rows", "1000").ok.lines]
+        if "busy/stream" in {stream["name"] for stream in polls[0]["streams"]}:
             break
         penstock("top", "-n", "2", "--interval-s", "0.1")
-    (look,) = looks
-    assert [(store["problem"], store["failures"]) for store in look["stores"]] == [(None, {})]
-    assert [container["id"] for container in look["containers"]] == [0, 1, 2, 3]
-    assert (look["container_count"], look["missing_containers"]) == (4, [])
-    (group,) = [group for group in look["groups"] if group["name"] == "busy/group"]
+    (poll,) = polls
+    assert [(store["problem"], store["failures"]) for store in poll["stores"]] == [(None, {})]
+    assert [container["id"] for container in poll["containers"]] == [0, 1, 2, 3]
+    assert (poll["container_count"], poll["missing_containers"]) == (4, [])
+    (group,) = [group for group in poll["groups"] if group["name"] == "busy/group"]
     assert (group["total_unread_bytes"], group["reader_count"]) == (9000, 0)
     shown = penstock("top", "--rows", "1000").ok.stdout
     assert "containers: 4 of 4" in shown

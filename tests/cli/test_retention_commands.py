@@ -38,7 +38,7 @@ _SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def uri() -> Iterator[str]:
-    """A server that never looks by itself."""
+    """A server that never checks retention by itself."""
     settings = StandaloneSettings(
         is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0,
         controller=ControllerSettings(retention=RetentionSettings(interval_s=90_000.0)),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from penstock.client.controller.first_contact import LOOK_TIMEOUT_S
+from penstock.client.controller.first_contact import PROBE_TIMEOUT_S
 from penstock.runtime.portal import Portal
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
@@ -54,7 +54,7 @@ def silent_port() -> Iterator[int]:
 
 def test_a_missing_server_is_a_connection_error_that_names_the_command_that_starts_one() -> None:
     # It said after 8 s that the outcome was unknown and it may have been done.
-    assert penstock.ClientSettings().first_contact_timeout_s + LOOK_TIMEOUT_S < 2
+    assert penstock.ClientSettings().first_contact_timeout_s + PROBE_TIMEOUT_S < 2
     with penstock.connect("tcp://127.0.0.1:1", SETTINGS) as client, pytest.raises(ConnectionError) as caught:
         client.create_stream("a/b")
     error = caught.value

@@ -93,8 +93,8 @@ class Thing:
     #: Whether it is fast.
     is_fast: bool
 
-    async def look(self, cut: StreamCut, *, depth: int = 3) -> StreamCut:
-        """Look."""
+    async def find(self, cut: StreamCut, *, depth: int = 3) -> StreamCut:
+        """Find."""
 
     def names(self) -> AsyncIterator[str]:
         """Name."""
@@ -122,8 +122,8 @@ def test_each_kind_of_member_becomes_its_blocking_form() -> None:
     assert '"""A thing, as a context manager."""' in text
     assert "from penstock.client.sync.reader import Reader\n" in text
     assert "from penstock.model.stream_cuts import StreamCut\n" in text
-    assert "def look(self, cut: StreamCut, *, depth: int = 3) -> StreamCut:" in text
-    assert "return self._portal.call(self._part.look(cut, depth=depth))" in text
+    assert "def find(self, cut: StreamCut, *, depth: int = 3) -> StreamCut:" in text
+    assert "return self._portal.call(self._part.find(cut, depth=depth))" in text
     assert "def names(self) -> Iterator[str]:" in text
     assert "return self._portal.iterate(self._part.names())" in text
     assert "def reader(self, name: str) -> Reader:" in text
@@ -139,8 +139,8 @@ def test_each_kind_of_member_becomes_its_blocking_form() -> None:
 
 def test_bodies_come_from_the_table() -> None:
     """The signature and the docstring stay those of the async method."""
-    text = made_of(SOURCE, bodies={"look": "return cut\n"})
-    assert "def look(self, cut: StreamCut, *, depth: int = 3) -> StreamCut:" in text
+    text = made_of(SOURCE, bodies={"find": "return cut\n"})
+    assert "def find(self, cut: StreamCut, *, depth: int = 3) -> StreamCut:" in text
     assert "        return cut\n" in text
 
 

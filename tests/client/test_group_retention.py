@@ -140,7 +140,7 @@ async def test_last_reader_that_leaves_says_where_the_group_is(
             async with group.reader("a") as reader, group.reader("b"):
                 for _ in range(5):
                     await reader.read(20)
-            # What it says when it begins may come before anything is read, or not at all: it looks now and then.
+            # What it says when it begins may come before anything is read, or not at all: it polls now and then.
             cuts = [cut.positions[0] for _, cut, _ in published]
             assert cuts in ([5 * EVENT_BYTES], [0, 5 * EVENT_BYTES])
 

@@ -305,8 +305,8 @@ async def test_the_only_pattern_of_a_group_cannot_be_removed(cluster):
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
-@pytest.mark.parametrize("is_looked_at_between", [False, True])
-async def test_a_stream_recreated_between_two_polls_is_read_from_its_beginning(is_ended, is_looked_at_between):
+@pytest.mark.parametrize("is_polled_between", [False, True])
+async def test_a_stream_recreated_between_two_polls_is_read_from_its_beginning(is_ended, is_polled_between):
     """Same name, other segments: all its events are read, whether the old stream was read to its end or not.
 
     The group does not scan while the stream is deleted, unless it has a reader by then.
@@ -323,10 +323,10 @@ async def test_a_stream_recreated_between_two_polls_is_read_from_its_beginning(i
                     async with asyncio.timeout(60):
                         while again in [segment.rpartition("/")[0] for segment in reader.segments]:
                             assert await reader.read(0.02) is None
-                if is_looked_at_between:
+                if is_polled_between:
                     await remake(client, again, 10)
                     assert await drain(reader, 5) == events(again, *range(10, 15))
-            if not is_looked_at_between:
+            if not is_polled_between:
                 await remake(client, again, 10)
                 async with group.reader("r") as reader:
                     assert await drain(reader, 5) == events(again, *range(10, 15))
@@ -347,7 +347,7 @@ async def test_a_stream_truncated_to_the_known_end_is_still_the_same_stream():
             await fill(client, stream, 10, start=10)
             await client.truncate_stream(await client.tail(stream))
             generation = (await group._state()).generation
-            # Opening it looks for streams: the record has segment 0 alone.
+            # Opening it lists the streams: the record has segment 0 alone.
             await client.reader_group("audit", ["retail/orders-*"])
             async with group.reader("r") as reader:
                 reader.skip_truncated = True

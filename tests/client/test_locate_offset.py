@@ -43,7 +43,7 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Segment
     await store.create_segment(A)
     for length in (*[1000] * 5, 9000, *[1000] * 5):
         await store.append(A, bytes(length))
-    await store.containers[0].activity_watch.look()
+    await store.containers[0].activity_watch.poll()
     yield store, WireSegments(pool, client_settings, random.Random(1))
     await pool.close()
     await server.stop()

@@ -255,7 +255,7 @@ def test_balancing_moves_the_minimum_of_segments(data) -> None:
 
 
 def rested(data, state):
-    """Let readers look, and act on what they saw, in any order, until nothing changes; count what they gave up."""
+    """Let readers poll, and act on what they saw, in any order, until nothing changes; count what they gave up."""
     given_up = 0
     seen = {}
     for _ in range(100):

@@ -338,8 +338,8 @@ async def test_read_returns_in_its_time_while_the_record_is_away(cluster):
             cluster.store.loses_table_requests = False
 
 
-async def test_storing_positions_ends_in_its_time_while_another_look_is_under_way(cluster):
-    """The look that was begun before waits for the record, and would have its whole time before this one had any."""
+async def test_storing_positions_ends_in_its_time_while_another_poll_is_under_way(cluster):
+    """The poll that was begun before waits for the record, and would have its whole time before this one had any."""
     async with cluster.client(**{**FAST, "retry_time_max_s": 0.3}) as client:
         await fill(client, 5)
         group = await client.reader_group("audit", [STREAM])

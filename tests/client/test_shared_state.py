@@ -394,7 +394,7 @@ async def test_a_watch_from_now_yields_only_later_states(cluster):
         await state.update(lambda _: [["a", 1]])
         before = cluster.store.received.count("ReadSegment")
         coming = asyncio.create_task(anext(state.watch(from_now=True)))
-        await until(lambda: cluster.store.received.count("ReadSegment") > before)  # It has looked, and waits.
+        await until(lambda: cluster.store.received.count("ReadSegment") > before)  # It has read, and waits.
         assert not coming.done()
         await state.update(lambda _: [["a", 1]])
         assert (await coming).value == {"a": 2}

@@ -78,12 +78,12 @@ class Stores:
     async def resolve(self, segment: str) -> tuple[str, int]:
         return "127.0.0.1", self.ports[container_of(segment, COUNT)]
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Let every container count what came."""
         await asyncio.sleep(0.01)  # Rates need time to pass; how much does not matter here.
         for store in self.stores:
             for container in store.containers:
-                await container.activity_watch.look()
+                await container.activity_watch.poll()
 
     def client(self, settings: ClientSettings = PATIENT) -> Client:
         return Client("tcp://127.0.0.1:1", settings, resolver=self.resolve)
@@ -146,7 +146,7 @@ async def test_one_call_requests_all_statistics_of_every_store(stores: Stores) -
     mine, yours = segments_in(2, 1) + segments_in(3, 1)
     await fill(one, mine)
     await fill(other, yours, data=b"y" * 30)
-    await stores.look()
+    await stores.poll()
     async with stores.client() as client:
         statistics = await client.statistics()
     assert len(statistics.stores) == 2
@@ -168,13 +168,13 @@ async def test_a_repeated_request_returns_only_what_is_new(stores: Stores) -> No
     store = await stores.add(0, 1, 2, 3)
     busy, idle, doomed = segments_in(1, 3)
     await fill(store, busy, idle, doomed)
-    await stores.look()
+    await stores.poll()
     async with stores.client() as client:
         first = await client.statistics()
         await fill(store, busy, data=b"z" * 100)
         await store.append(doomed, b"last")
         await store.seal_segment(doomed)
-        await stores.look()
+        await stores.poll()
         second = await client.statistics(first)
         # No pass has run since: nothing is new, and nothing is invented.
         third = await client.statistics(second)
@@ -221,7 +221,7 @@ async def test_a_restarted_store_is_not_taken_for_the_one_before(stores: Stores)
     store = await stores.add(0, 1, 2, 3)
     segments = segments_in(1, 3)
     await fill(store, *segments)
-    await stores.look()
+    await stores.poll()
     async with stores.client() as client:
         first = await client.statistics()
         await stores.servers.pop().stop()
@@ -229,7 +229,7 @@ async def test_a_restarted_store_is_not_taken_for_the_one_before(stores: Stores)
         stores.runtime.wall_clock_ms = lambda: 5_000
         again = await stores.add(0, 1, 2, 3)
         await fill(again, segments[0])
-        await stores.look()
+        await stores.poll()
         second = await client.statistics(first)
     assert set(first.segments) == set(segments)
     assert {name: load.byte_count for name, load in second.segments.items()} == {segments[0]: 10}
@@ -246,7 +246,7 @@ async def test_an_unresponsive_store_does_not_affect_the_statistics_of_others(
     store = await stores.add(0, 1)
     (segment,) = segments_in(1, 1)
     await fill(store, segment)
-    await stores.look()
+    await stores.poll()
     async with listener(talk) as port:
         stores.ports.update({2: port, 3: port})
         async with stores.client(QUICK) as client:
@@ -266,7 +266,7 @@ async def test_old_statistics_of_an_unresponsive_store_are_not_repeated(stores: 
     store = await stores.add(0, 1, 2, 3)
     (segment,) = segments_in(1, 1)
     await fill(store, segment)
-    await stores.look()
+    await stores.poll()
     async with stores.client(QUICK) as client:
         first = await client.statistics()
         home = stores.ports[0]
@@ -330,7 +330,7 @@ async def test_unknown_fields_and_cursors_from_nowhere_are_no_errors(stores: Sto
     await stores.add(0, 1, 2, 3)
     (container,) = [each for each in stores.stores[0].containers if each.id == 1]
     await fill(stores.stores[0], *segments_in(1, 2))
-    await stores.look()
+    await stores.poll()
     mine = [container.epoch, container.created_ms]
     wire = await RawWire.open(stores.servers[0].port)
     for cursor, count in (([9, 9, 9], 2), ([*mine, -5], 2), ([*mine, 1], 1), ([*mine, 1 << 62], 0)):
@@ -413,7 +413,7 @@ def test_of_a_container_that_two_stores_speak_of_the_newer_one_counts() -> None:
         assert list(statistics.stores) == ["a:1", "b:1"]
 
 
-def test_without_an_earlier_answer_rates_are_those_of_the_last_look() -> None:
+def test_without_an_earlier_answer_rates_are_those_of_the_last_poll() -> None:
     """What got nothing in it has none, however much it has had."""
     now = SegmentRow("s/t/0.#epoch.0", 500, 50, 500, 4, 40, 10.0)
     before = SegmentRow("s/t/1.#epoch.0", 500, 50, 500, 4, 40, 9.0)
@@ -450,25 +450,25 @@ def test_a_container_that_moves_between_two_pages_is_not_reported_in_part() -> N
 def test_requests_to_buckets_have_rates_and_a_price_from_the_second_sample_on() -> None:
     """A store whose process is another one begins again; buckets of unknown prices have rates alone."""
 
-    def look(since: ClusterStatistics | None, measured_s: float, *rows: ObjectRow) -> dict[str, ObjectLoad]:
+    def poll(since: ClusterStatistics | None, measured_s: float, *rows: ObjectRow) -> dict[str, ObjectLoad]:
         made = Answer("a:1")
         report = StoreReport(1, COUNT, 0, 0, 0, 0, None, {}, [], objects=list(rows), measured_s=measured_s)
         made.take(decode_report(encode_message(report)), None)
-        looks.append(merged([made], since))
-        return dict(looks[-1].stores["a:1"].objects)
+        polls.append(merged([made], since))
+        return dict(polls[-1].stores["a:1"].objects)
 
-    looks: list[ClusterStatistics] = []
-    first = look(None, 10.0, ObjectRow("s3://b", 100, 50, 1, 1_000, 2_000), ObjectRow("gs://b", 1, 1, 0, 0, 0))
+    polls: list[ClusterStatistics] = []
+    first = poll(None, 10.0, ObjectRow("s3://b", 100, 50, 1, 1_000, 2_000), ObjectRow("gs://b", 1, 1, 0, 0, 0))
     assert first["s3://b"] == ObjectLoad("s3://b", 100, 50, 1, 1_000, 2_000)
-    second = look(looks[-1], 12.0, ObjectRow("s3://b", 108, 52, 1, 3_000, 2_000), ObjectRow("gs://b", 3, 1, 0, 0, 0))
+    second = poll(polls[-1], 12.0, ObjectRow("s3://b", 108, 52, 1, 3_000, 2_000), ObjectRow("gs://b", 3, 1, 0, 0, 0))
     load = second["s3://b"]
     assert (load.writes_per_s, load.reads_per_s, load.sent_bytes_per_s, load.received_bytes_per_s) == (4, 1, 1_000, 0)
     assert load.dollars_per_month == pytest.approx(2.592e6 * (4 * 5e-6 + 4e-7))
     assert (second["gs://b"].writes_per_s, second["gs://b"].dollars_per_month) == (1, None)
-    third = look(looks[-1], 14.0, ObjectRow("s3://b", 2, 0, 0, 0, 0))
+    third = poll(polls[-1], 14.0, ObjectRow("s3://b", 2, 0, 0, 0, 0))
     assert third["s3://b"].writes_per_s is None
-    lines = lines_of(looks[1], 5)
+    lines = lines_of(polls[1], 5)
     (row,) = [line for line in lines if line.startswith("s3://b")]
     assert row.split()[:6] == ["s3://b", "a:1", "108", "52", "4.0", "1.0"]
     assert row.split()[-1] == "53"
-    assert not [line for line in lines_of(replace(looks[1], stores={}), 5) if line.startswith("bucket")]
+    assert not [line for line in lines_of(replace(polls[1], stores={}), 5) if line.startswith("bucket")]

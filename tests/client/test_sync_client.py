@@ -325,7 +325,7 @@ def test_call_from_the_clients_own_loop_is_refused(client):
 
 
 def test_single_write_is_quick(client, stream):
-    # No timer holds a lone event back: then no round trip at all would take less than the timer's 20 ms.
+    # No timer holds a single event back: then no round trip at all would take less than the timer's 20 ms.
     client.create_stream(stream)
     with client.event_writer(stream) as writer:
         end_s = time.monotonic() + 60

@@ -197,7 +197,7 @@ async def test_damaged_watermarks_are_reported(stored: Stored) -> None:
         await stored.window(0, 0)
 
 
-async def test_new_watermarks_are_looked_for_once_in_a_while() -> None:
+async def test_new_watermarks_are_polled_periodically() -> None:
     """A caller that asks after every event causes one request per configured interval."""
     stored = Stored(refresh_s=3600.0)
     await stored.segments.create_segment(stored.name)

@@ -154,7 +154,7 @@ async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster):
 
 
 @pytest.mark.parametrize("fault", ["drop_before_append", "drop_after_append"])
-async def test_byte_writer_settles_an_unknown_outcome_by_looking(cluster, fault):
+async def test_byte_writer_settles_an_unknown_outcome_by_reading(cluster, fault):
     # The reply of an append is lost. The writer's number at the store shows whether it was stored. It is stored once.
     async with cluster.client() as client:
         await client.create_stream("retail/bytes")

@@ -911,7 +911,7 @@ async def test_a_reader_that_stops_early_leaves_the_log_usable(factory: DurableL
     await log.close()
 
 
-async def test_ownership_is_confirmed_by_open_appends_and_looks_and_by_nothing_of_a_fenced_owner(
+async def test_ownership_is_confirmed_by_open_appends_and_checks_and_by_nothing_of_a_fenced_owner(
     backend: Backend,
 ) -> None:
     """The time is taken before the check. A fenced owner's time does not advance; its check raises `LogFencedError`."""
@@ -926,14 +926,14 @@ async def test_ownership_is_confirmed_by_open_appends_and_looks_and_by_nothing_o
     appended_s = log.ownership_confirmed_s
     assert appended_s > opened_s
     await log.confirm_ownership()
-    looked_s = log.ownership_confirmed_s
-    assert looked_s > appended_s
+    confirmed_s = log.ownership_confirmed_s
+    assert confirmed_s > appended_s
     successor = await opened(backend.factory)
     with pytest.raises(LogFencedError):
         await log.confirm_ownership()
     with pytest.raises(LogFencedError):
         await append(log, b"y")
-    assert log.ownership_confirmed_s == looked_s
+    assert log.ownership_confirmed_s == confirmed_s
     await successor.confirm_ownership()
     await successor.close()
     with pytest.raises(LogClosedError):

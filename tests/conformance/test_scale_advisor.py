@@ -155,7 +155,7 @@ async def test_a_created_segment_that_never_gets_anything_is_reported(stack: Sta
     name = await stack.segment()
     fixed = await stack.segment(scale_type=0)
     watch = stack.store.containers[0].activity_watch
-    await watch.look()
+    await watch.poll()
     assert await stack.advice() == []
     noted = watch.statistics.quiet._noted
     assert [told for told, _ in noted.values()] == [name] != [fixed]
@@ -163,7 +163,7 @@ async def test_a_created_segment_that_never_gets_anything_is_reported(stack: Sta
     noted[segment_id] = (name, since_s - 1200.0)
     assert await stack.advice() == [ScaleAdvice(name, ScaleDirection.DOWN, is_silent=True)]
     await stack.store.append(name, b"x")
-    await watch.look()
+    await watch.poll()
     assert await stack.advice() == []
 
 

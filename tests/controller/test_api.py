@@ -719,7 +719,7 @@ async def test_unexpected_fault_stays_in_the_log(wire, caplog):
 
 
 async def test_occupied_port_is_explained(wire, cluster):
-    """A second server on the port says what to look for."""
+    """A second server on the port raises an error that names the port."""
     server = GrpcServer(wire.service, "127.0.0.1", wire.server.port)
     with pytest.raises(ControllerUnavailableError, match="another controller"):
         await server.start()

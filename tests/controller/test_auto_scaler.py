@@ -86,9 +86,9 @@ async def started(cluster, advisor, count=1, scaling=RATE, **settings):
     return service
 
 
-async def look(service):
+async def poll(service):
     scaler: AutoScaler = service._auto_scaler
-    await scaler.look()
+    await scaler.poll()
     await service.idle()
 
 
@@ -100,9 +100,9 @@ async def test_a_hot_segment_is_split(cluster, advisor):
     """S-052: number + 2, epoch 1; the advice for what is sealed now does nothing any more (S-056)."""
     service = await started(cluster, advisor)
     advisor.hot(0)
-    await look(service)
+    await poll(service)
     assert await ids(service) == [segment_id(1, 1), segment_id(2, 1)]
-    await look(service)
+    await poll(service)
     assert await ids(service) == [segment_id(1, 1), segment_id(2, 1)]
 
 
@@ -110,15 +110,15 @@ async def test_a_cold_segment_is_merged_with_a_neighbour_that_is_cold_when_asked
     """S-053: the neighbour says nothing by itself: it fell silent long ago."""
     service = await started(cluster, advisor, 4)
     advisor.cold(1)
-    await look(service)
+    await poll(service)
     assert await ids(service) == [0, 1, 2, 3]
     service = await started_again(cluster, service, advisor)
     await service.update_stream("scope", "stream", StreamConfig(RATE))
-    await look(service)
+    await poll(service)
     assert await ids(service) == [0, 1, 2, 3]
     advisor.cold(2, where=advisor.known)
     service = await started_again(cluster, service, advisor)
-    await look(service)
+    await poll(service)
     assert await ids(service) == [0, segment_id(4, 1), 3]
 
 
@@ -134,10 +134,10 @@ async def test_the_least_number_of_segments_is_kept(cluster, advisor):
     """S-054: five, four at least, all cold: one merge of two, then none."""
     service = await started(cluster, advisor, 5, Scaling.by_event_rate(100, min_segments=4))
     advisor.cold(0, 1, 2, 3, 4)
-    await look(service)
+    await poll(service)
     assert await ids(service) == [segment_id(5, 1), 2, 3, 4]
     advisor.cold(segment_id(5, 1))
-    await look(service)
+    await poll(service)
     assert await ids(service) == [segment_id(5, 1), 2, 3, 4]
 
 
@@ -149,7 +149,7 @@ async def test_fixed_and_missing_streams_are_left_alone(cluster, advisor):
     advisor.cold(0, 1, stream="fixed")
     advisor.hot(0, stream="missing")
     advisor.told["by-hand"] = ScaleAdvice("by-hand", ScaleDirection.UP, 2)
-    await look(service)
+    await poll(service)
     assert await ids(service, "fixed") == [0, 1]
 
 
@@ -157,14 +157,14 @@ async def test_a_segment_that_was_checked_without_a_result_is_muted(cluster, adv
     """S-252: nothing of it is read again for `mute_s`; heat is still heard."""
     service = await started(cluster, advisor, 2, TWO)
     advisor.cold(0, 1)
-    await look(service)
+    await poll(service)
     scaler = service._auto_scaler
     assert scaler._mutes.is_muted("scope/stream/0.#epoch.0", ScaleDirection.DOWN, asyncio.get_running_loop().time())
     await service.update_stream("scope", "stream", StreamConfig(RATE))
-    await look(service)
+    await poll(service)
     assert await ids(service) == [0, 1]
     advisor.hot(0)
-    await look(service)
+    await poll(service)
     assert await ids(service) == [segment_id(2, 1), segment_id(3, 1), 1]
 
 
@@ -172,9 +172,9 @@ async def test_mutes_end(cluster, advisor):
     """With none at all the next scan tries again."""
     service = await started(cluster, advisor, 2, TWO, mute_s=0.0)
     advisor.cold(0, 1)
-    await look(service)
+    await poll(service)
     await service.update_stream("scope", "stream", StreamConfig(RATE))
-    await look(service)
+    await poll(service)
     assert await ids(service) == [segment_id(2, 1)]
 
 
@@ -190,8 +190,8 @@ async def test_a_store_that_does_not_answer_delays_no_other_store(cluster, advis
     for name in others:
         advisor.hot(0, stream=name)
     with caplog.at_level(logging.INFO):
-        await look(service)
-        await look(service)
+        await poll(service)
+        await poll(service)
     reached = [name for name in others if container_of(segment_name("scope", name, 0), CONTAINERS) != container]
     assert reached
     for name in others:
@@ -199,7 +199,7 @@ async def test_a_store_that_does_not_answer_delays_no_other_store(cluster, advis
     assert caplog.text.count(f"segments of container {container} are not scaled by their load: away") == 1
     advisor.failures.clear()
     with caplog.at_level(logging.INFO):
-        await look(service)
+        await poll(service)
     assert caplog.text.count(f"container {container} are scaled by their load again") == 1
     for name in others:
         assert len(await ids(service, name)) == 2
@@ -213,7 +213,7 @@ async def test_a_store_that_hangs_is_given_up(cluster, advisor, caplog):
         await asyncio.get_running_loop().create_future()
 
     advisor.scale_advice = hangs
-    await look(service)
+    await poll(service)
     assert "did not report its scaling advice within 0.05 s" in caplog.text
 
 
@@ -230,7 +230,7 @@ async def test_neighbours_of_which_nothing_is_known_are_not_merged(cluster, advi
         return await answers(container_id)
 
     advisor.scale_advice = named_fail
-    await look(service)
+    await poll(service)
     assert await ids(service) == [0, 1]
 
 
@@ -246,12 +246,12 @@ async def test_advice_that_races_a_manual_scale_is_decided_again(cluster, adviso
         return await alone(subject, work)
 
     service._runner.alone = late
-    await look(service)
+    await poll(service)
     assert [segment.key_end for segment in await service.current_segments("scope", "stream")] == [0.3, 1.0]
 
 
 async def test_scale_advice_is_dropped_when_transactions_were_rolled_meanwhile(cluster, advisor):
-    """S-049, S-058: the roll comes between the look and the stream's lock; the segments that were hot are sealed then.
+    """S-049, S-058: the roll comes between the poll and the stream's lock; the segments that were hot are sealed then.
 
     Nothing of it stays on record, and the stream is free. What followed them is split when it is hot itself.
     """
@@ -271,7 +271,7 @@ async def test_scale_advice_is_dropped_when_transactions_were_rolled_meanwhile(c
         return orders[0]
 
     service._runner.alone = late
-    await look(service)
+    await poll(service)
     assert orders == [None]
     assert await ids(service) == [segment_id(1, 3), segment_id(2, 3)]
     tables = await service._catalog.on_stream("scope", "stream", itself)
@@ -280,7 +280,7 @@ async def test_scale_advice_is_dropped_when_transactions_were_rolled_meanwhile(c
     assert not [key for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
     advisor.told.clear()
     advisor.hot(segment_id(1, 3))
-    await look(service)
+    await poll(service)
     assert await ids(service) == [segment_id(3, 4), segment_id(4, 4), segment_id(2, 3)]
 
 
@@ -300,7 +300,7 @@ async def test_a_policy_that_becomes_fixed_meanwhile_is_obeyed(cluster, advisor)
         return await alone(subject, work)
 
     service._runner.alone = late
-    await look(service)
+    await poll(service)
     assert await ids(service) == [0]
 
 
@@ -310,7 +310,7 @@ async def test_two_controllers_with_the_same_advice_scale_once(cluster, advisor)
     second = controller(cluster, advisor)
     await second.start()
     advisor.hot(0)
-    await asyncio.gather(first._auto_scaler.look(), second._auto_scaler.look())
+    await asyncio.gather(first._auto_scaler.poll(), second._auto_scaler.poll())
     await first.idle()
     await second.idle()
     assert await ids(first) == [segment_id(1, 1), segment_id(2, 1)]
@@ -331,16 +331,16 @@ async def test_one_stream_that_cannot_be_scaled_keeps_no_other_from_it(cluster, 
         return await alone(subject, work)
 
     service._runner.alone = fails
-    await look(service)
+    await poll(service)
     assert await ids(service) == [0]
     assert len(await ids(service, "other")) == 2
     assert "scope/stream was not scaled by its load in this pass: no luck" in caplog.text
     service._runner.alone = alone
-    await look(service)
+    await poll(service)
     assert len(await ids(service)) == 2
 
 
-async def test_it_looks_by_itself_and_stops_with_the_controller(cluster, advisor):
+async def test_it_polls_by_itself_and_stops_with_the_controller(cluster, advisor):
     """A scan each `interval_s`; `idle` does not wait for the next, and `stop` leaves none behind."""
     service = controller(cluster, advisor)
     service._auto_scaler._settings = AutoScalingSettings(interval_s=0.01)

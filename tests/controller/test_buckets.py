@@ -210,7 +210,7 @@ async def test_of_two_controllers_each_scales_the_streams_that_fall_to_it(cluste
         await first.create_stream("scope", stream, StreamConfig(Scaling.by_event_rate(100)))
     scaled = []
     for service in services:
-        await service._auto_scaler.look()  # type: ignore[union-attr]
+        await service._auto_scaler.poll()  # type: ignore[union-attr]
         await service.idle()
         scaled.append({name for name in streams if len(await service.current_segments("scope", name)) == 2})
     assert 0 < len(scaled[0]) < len(streams)

@@ -417,7 +417,7 @@ def test_access_operation_decides_what_segments_and_tokens_need() -> None:
         needed("getDelegationToken", access=info.ANY)
 
 
-#: Calls that only look.
+#: Calls that only read.
 QUERIES = {
     "getControllerServerList", "getCurrentSegments", "getEpochSegments", "getSegments",
     "getSegmentsImmediatlyFollowing", "getSegmentsImmediatelyFollowing", "getSegmentsBetween", "checkScale", "getURI",

@@ -198,7 +198,7 @@ async def test_an_interrupted_truncation_deletes_all_earlier_segments(
     assert replace(record, size_till_bytes=0) == TruncationRecord(
         {0: 0, segment_id(11, 10): 0}, {0: 10, segment_id(11, 10): 10}
     )
-    # What goes is looked for from the cut on: nothing of the stream is left.
+    # Removed entries are searched from the cut on: nothing of the stream is left.
     await service.seal_stream("scope", "stream")
     await service.delete_stream("scope", "stream")
     assert not [name for name in cluster.store.segments if name.startswith("scope/stream/")]

@@ -329,7 +329,7 @@ async def test_stream_whose_transaction_is_prepared_while_it_is_sealed_is_active
 async def test_preparation_right_before_a_seal_would_abort_the_transaction_is_spared(
     cluster: InProcessCluster, started: ControllerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The listing has shown it as open; the abort looks again, and the next round finds it prepared."""
+    """The listing has shown it as open; the abort reads it again, and the next round finds it prepared."""
     transaction = await begin(cluster, started)
 
     async def prepare_and_decide(context, tables, which, **options):

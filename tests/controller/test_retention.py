@@ -68,7 +68,7 @@ class House:
             present = (await self.cluster.store.segment_info(name)).length
             await self.cluster.store.append(name, bytes(length - present))
 
-    async def look(self, after_ms=1):
+    async def poll(self, after_ms=1):
         """Run a cycle as a controller without any state does. It does what `explain` reported before."""
         self.cluster.clock_ms += after_ms
         retention = retention_of(self.service)
@@ -88,9 +88,9 @@ class House:
         return explained
 
     async def to(self, first, second, after_ms=1):
-        """Write to both segments of the first epoch, and look."""
+        """Write to both segments of the first epoch, and scan."""
         await self.write({0: first, 1: second})
-        return await self.look(after_ms)
+        return await self.poll(after_ms)
 
     async def tables(self):
         async def tables(found):
@@ -144,7 +144,7 @@ async def test_the_effect_of_the_next_truncation_is_explained(house: Callable[..
     assert [(each.name, each.has_published, each.place.size_bytes, each.is_last) for each in found.subscribers] == [
         ("scope/silent", False, 0, True), ("scope/slow", True, 15, False), ("scope/fast", True, 18, False),
     ]  # fmt: skip
-    # As of the cut that the look would record; it is not recorded.
+    # As of the cut that the scan would record; it is not recorded.
     assert found.is_cut_due
     assert found.max_entry == found.cuts[0] == RetentionEntry(found.now_ms - 40, 10)
     assert found.min_entry == found.cuts[0]
@@ -156,7 +156,7 @@ async def test_the_effect_of_the_next_truncation_is_explained(house: Callable[..
     assert {each.name: each.is_last for each in found.subscribers} == {
         "scope/silent": True, "scope/slow": True, "scope/fast": True,
     }  # fmt: skip
-    assert await one.look() == {0: 9, 1: 2}
+    assert await one.poll() == {0: 9, 1: 2}
     await one.service.seal_stream("scope", "a")
     found = await one.explain()
     assert (found.is_sealed, found.chosen, found.is_cut_due) == (True, None, False)
@@ -209,7 +209,7 @@ async def test_a_stream_without_a_policy_is_explained_in_few_words(house: Callab
 
 
 async def test_a_cut_is_recorded_once_in_an_interval(house: Callable[..., Awaitable[House]]) -> None:
-    """S-113: at the first look; none within the interval; one as soon as it is over."""
+    """S-113: at the first scan; none within the interval; one as soon as it is over."""
     one = await house(by_time(60 * MINUTE_MS), settings=ControllerSettings(retention=RetentionSettings(
         interval_s=1e9, cut_interval_s_min=1800.0
     )))  # fmt: skip
@@ -229,10 +229,10 @@ async def test_by_time_a_stream_is_truncated_at_the_newest_cut_that_is_old_enoug
     one = await house(by_time(60 * MINUTE_MS))
     assert await one.to(1, 1) == {}
     assert await one.to(2, 2, 30 * MINUTE_MS) == {}
-    assert await one.look(30 * MINUTE_MS - 1) == {}
-    assert await one.look(1) == {0: 1, 1: 1}
+    assert await one.poll(30 * MINUTE_MS - 1) == {}
+    assert await one.poll(1) == {0: 1, 1: 1}
     assert await one.cuts() == [{0: 2, 1: 2}]
-    assert await one.look(30 * MINUTE_MS) == {0: 2, 1: 2}
+    assert await one.poll(30 * MINUTE_MS) == {0: 2, 1: 2}
     assert await one.cuts() == []
 
 
@@ -255,14 +255,14 @@ async def test_by_size_over_epochs_and_after_a_manual_truncation(house: Callable
     await one.service.idle()
     left, right = segment_id(2, 1), segment_id(3, 1)
     await one.write({left: 79, right: 0})
-    assert await one.look() == {}
+    assert await one.poll() == {}
     await one.write({left: 101})
-    assert await one.look() == {0: 60, 1: 60}
+    assert await one.poll() == {0: 60, 1: 60}
     await one.service.truncate_stream("scope", "a", {left: 101, right: 0})
     await one.write({left: 150, right: 20})
-    assert await one.look() == {left: 101, right: 0}
+    assert await one.poll() == {left: 101, right: 0}
     await one.write({left: 200, right: 100})
-    assert await one.look() == {left: 150, right: 20}
+    assert await one.poll() == {left: 150, right: 20}
 
 
 async def test_a_truncation_in_progress_is_awaited(
@@ -285,14 +285,14 @@ async def test_a_truncation_in_progress_is_awaited(
     await is_held.wait()
     one.cluster.clock_ms += 1
     retention = retention_of(one.service)
-    looking = asyncio.create_task(retention.cycle())
+    running = asyncio.create_task(retention.cycle())
     for _ in range(200):
         await asyncio.sleep(0)
     assert not by_hand.done()
-    assert not looking.done()
+    assert not running.done()
     goes_on.set()
     await by_hand
-    await looking
+    await running
     assert not [known.problem for known in retention._cycle._known.values() if known.problem]
     assert await one.head() == {0: 50, 1: 50}
 
@@ -305,19 +305,19 @@ async def test_consumption_by_size_in_one_run(house: Callable[..., Awaitable[Hou
     await one.to(2, 2)
     await one.publish("one", {0: 2, 1: 1})
     await one.publish("two", {0: 1, 1: 2})
-    assert await one.look() == {0: 1, 1: 1}
+    assert await one.poll() == {0: 1, 1: 1}
     await one.publish("one", {0: 2, 1: 2})
     await one.publish("two", {0: 2, 1: 2})
-    assert await one.look() == {0: 1, 1: 1}
+    assert await one.poll() == {0: 1, 1: 1}
     await one.write({0: 10, 1: 10})
     await one.publish("one", {0: 10, 1: 9})
     await one.publish("two", {0: 10, 1: 10})
-    assert await one.look() == {0: 2, 1: 2}
+    assert await one.poll() == {0: 2, 1: 2}
     assert await one.to(20, 20) == {0: 10, 1: 10}
     await one.write({0: 30, 1: 30})
     await one.publish("one", {0: 22, 1: 19})
     await one.publish("two", {0: 21, 1: 20})
-    assert await one.look() == {0: 21, 1: 19}
+    assert await one.poll() == {0: 21, 1: 19}
 
 
 async def test_consumption_by_time(house: Callable[..., Awaitable[House]]) -> None:
@@ -334,16 +334,16 @@ async def test_consumption_by_time(house: Callable[..., Awaitable[House]]) -> No
     await one.to(11, 11, 1)
     await one.publish("one", {0: 11, 1: 11})
     await one.publish("two", {0: 11, 1: 11})
-    assert await one.look(0) == {0: 10, 1: 10}
+    assert await one.poll(0) == {0: 10, 1: 10}
     # Behind the maximum.
     await one.to(20, 20, 10)
     assert await one.to(21, 22, 1) == {0: 11, 1: 11}
     assert await one.to(30, 30, 8) == {0: 11, 1: 11}
-    assert await one.look(1) == {0: 20, 1: 20}
+    assert await one.poll(1) == {0: 20, 1: 20}
     # It overlaps the newest cut of that age.
     await one.publish("one", {0: 22, 1: 21})
     await one.publish("two", {0: 23, 1: 21})
-    assert await one.look(1) == {0: 21, 1: 22}
+    assert await one.poll(1) == {0: 21, 1: 22}
 
 
 async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_size(
@@ -357,7 +357,7 @@ async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_size(
     await one.publish("one", {0: 9, 1: 8})
     await one.write({0: 10, 1: 10})
     await one.publish("one", {0: 9, 1: 10})
-    assert await one.look() == {0: 0, 1: 6}
+    assert await one.poll() == {0: 0, 1: 6}
 
 
 async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_time(
@@ -369,7 +369,7 @@ async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_time(
     await one.publish("one", {0: 1, 1: 6})
     assert await one.to(3, 7, 10) == {}
     await one.publish("one", {0: 2, 1: 8})
-    assert await one.look(10) == {0: 2, 1: 5}
+    assert await one.poll(10) == {0: 2, 1: 5}
 
 
 async def test_consumption_without_subscribers_is_the_plain_policy(house: Callable[..., Awaitable[House]]) -> None:
@@ -380,7 +380,7 @@ async def test_consumption_without_subscribers_is_the_plain_policy(house: Callab
     await one.subscribe("one")
     assert await one.to(4, 4) == {0: 1, 1: 1}
     await one.service.reader_groups.delete("scope", "one", one.groups["one"].id)
-    assert await one.look() == {0: 2, 1: 2}
+    assert await one.poll() == {0: 2, 1: 2}
 
 
 async def test_a_subscriber_that_has_published_nothing_holds_the_head_up_to_the_maximum(
@@ -391,7 +391,7 @@ async def test_a_subscriber_that_has_published_nothing_holds_the_head_up_to_the_
     await one.subscribe("silent")
     await one.to(2, 2)
     await one.to(5, 5)
-    assert await one.look() == {}
+    assert await one.poll() == {}
     assert await one.to(9, 9) == {}
     assert await one.to(12, 12) == {0: 2, 1: 2}
 
@@ -409,7 +409,7 @@ async def test_positions_published_after_the_truncation_have_no_effect_on_it(
     assert await one.to(10, 10) == {0: 9, 1: 9}
     with pytest.raises(StreamCutBehindError):
         await one.publish("late", {0: 0, 1: 0})
-    assert await one.look() == {0: 9, 1: 9}
+    assert await one.poll() == {0: 9, 1: 9}
 
 
 async def test_consumption_over_scales(house: Callable[..., Awaitable[House]]) -> None:
@@ -422,9 +422,9 @@ async def test_consumption_over_scales(house: Callable[..., Awaitable[House]]) -
     await one.write({0: 20, left: 5, right: 5})
     await one.publish("ahead", {0: 15, left: 5, right: 2})
     await one.publish("behind", {0: 18, 1: 4})
-    assert await one.look() == {0: 15, 1: 4}
+    assert await one.poll() == {0: 15, 1: 4}
     await one.publish("behind", {0: 18, left: 0, right: 1})
-    assert await one.look() == {0: 15, left: 0, right: 1}
+    assert await one.poll() == {0: 15, left: 0, right: 1}
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
@@ -447,21 +447,21 @@ async def test_a_stream_is_listed_while_it_has_a_policy(cluster: InProcessCluste
     else:
         await service.update_stream("scope", "b", StreamConfig(Scaling.fixed(2)))
     one = House(cluster, service)
-    await one.look()
+    await one.poll()
     assert await listed() == ["a"]
     await one.write({0: 5})
-    assert await one.look() == {}
+    assert await one.poll() == {}
     await one.write({0: 6})
-    assert await one.look() == {0: 5, 1: 0}
+    assert await one.poll() == {0: 5, 1: 0}
     await service.seal_stream("scope", "a")
-    await one.look()
+    await one.poll()
     assert await listed() == []
 
 
 async def test_a_policy_set_during_removal_from_the_list_keeps_the_stream_listed(
     cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look has read that there is none; the entry that it takes back is another one by then."""
+    """The scan has read that there is none; the entry that it takes back is another one by then."""
     service = await cluster.start(QUIET)
     await service.create_scope("scope")
     await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=by_size(1)))
@@ -474,7 +474,7 @@ async def test_a_policy_set_during_removal_from_the_list_keeps_the_stream_listed
 
     monkeypatch.setattr(service._context.retained, "remove", overtaken)
     one = House(cluster, service)
-    await one.look()
+    await one.poll()
     assert [each.stream async for each in service._context.retained.all()] == ["a"]
 
 
@@ -534,7 +534,7 @@ async def test_a_scan_cut_short_at_any_step_is_completed_by_the_next(
         failing.undo()
         other = House(cluster, await cluster.start(QUIET))
         await other.service.idle()
-        assert await other.look() == {0: 4, 1: 5}, step
+        assert await other.poll() == {0: 4, 1: 5}, step
         assert await other.cuts() == [{0: 5, 1: 5}, {0: 20, 1: 20}], step
         assert [each.stream async for each in other.service._context.retained.all()] == ["a"]
         if not failing.has_failed:
@@ -552,9 +552,9 @@ async def test_two_controllers_may_process_one_stream_concurrently(cluster: InPr
     for length in (3, 6, 12, 40):
         await one.write({0: length, 1: length})
         cluster.clock_ms += 1
-        looks = [retention_of(each.service) for each in (one, other)]
-        await asyncio.gather(*(each.cycle() for each in looks))
-    assert await one.look() == {0: 12, 1: 12}
+        scanners = [retention_of(each.service) for each in (one, other)]
+        await asyncio.gather(*(each.cycle() for each in scanners))
+    assert await one.poll() == {0: 12, 1: 12}
     assert await one.cuts() == [{0: 40, 1: 40}]
 
 
@@ -582,23 +582,23 @@ async def test_all_idle_streams_cost_one_request_in_total(house: Callable[..., A
     for number in range(20):
         await service.create_stream("scope", f"s{number}", StreamConfig(Scaling.fixed(1), retention=by_size(2)))
     retention = service._retention
-    looked = []
-    look = retention._cycle._visit
+    visited = []
+    visit = retention._cycle._visit
 
     async def noted(tables, listed, seen) -> None:
-        looked.append(listed.stream)
-        await look(tables, listed, seen)
+        visited.append(listed.stream)
+        await visit(tables, listed, seen)
 
     retention._cycle._visit = noted
     await retention.cycle()
-    assert len(looked) == 21
-    looked.clear()
+    assert len(visited) == 21
+    visited.clear()
     await retention.cycle()
-    assert looked == []
+    assert visited == []
     await one.write({0: 3})
     await service.update_stream("scope", "s7", StreamConfig(Scaling.fixed(1), retention=by_size(3)))
     await retention.cycle()
-    assert sorted(looked) == ["a", "s7"]
+    assert sorted(visited) == ["a", "s7"]
 
 
 DAY_MS = 86_400_000
@@ -615,7 +615,7 @@ async def test_by_size_truncation_continues_while_and_after_a_clock_was_ahead(
             one.cluster.clock_ms += jump_ms if step == 10 else -jump_ms
         head = await one.to(10 * step, 10 * step)
         kept = 20 * step - sum(head.values())
-        assert kept <= 40, f"{kept} bytes are kept after look {step}"
+        assert kept <= 40, f"{kept} bytes are kept after scan {step}"
 
 
 @pytest.mark.parametrize("jump_ms", [10_000, DAY_MS, 730 * DAY_MS])
@@ -651,7 +651,7 @@ async def test_by_time_truncation_continues_after_a_clock_was_ahead(
 async def test_by_time_two_controllers_whose_clocks_differ_by_hours_keep_truncating(
     house: Callable[..., Awaitable[House]],
 ) -> None:
-    """Each look is made by another clock: neither stops the stream from being truncated."""
+    """Each scan is made by another clock: neither stops the stream from being truncated."""
     one = await house(by_time(1_000))
     length, heads = 0, []
     for step in range(60):
@@ -728,10 +728,10 @@ async def test_no_head_of_retention_divides_a_transaction(cluster: InProcessClus
         blocked.is_blocked, blocked._released = True, asyncio.Event()
         await service.transactions.commit("scope", "a", made, writer_id="w", timestamp=-1)
         one.cluster.clock_ms += 1
-        looking = asyncio.create_task(retention.cycle())
+        running = asyncio.create_task(retention.cycle())
         await asyncio.sleep(0.02)
         blocked.release()
-        await looking
+        await running
         await service.idle()
         head = await one.head()
         assert not head or head[0] == head[1], f"a part of a transaction lies before the head {head}"

@@ -1,4 +1,4 @@
-"""The bound of subscribers and the order of cuts, against what looking at each key one by one says."""
+"""The bound of subscribers and the order of cuts, against reading each key one by one."""
 
 from __future__ import annotations
 

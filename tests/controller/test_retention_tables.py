@@ -349,7 +349,7 @@ async def test_impossible_records_are_refused_or_reported(small_chunks):
     with pytest.raises(InvalidArgumentError, match="299 bytes before a cut"):
         await retention.add(StreamCutRecord(100, 299, {}))
     await stream.records.remove(stream.metadata, "retentionChunk-0")
-    for look in (
+    for call in (
         retention.last_recorded_until(100),
         retention.last_with_at_most(10**6),
         retention.remove_until(100),
@@ -357,7 +357,7 @@ async def test_impossible_records_are_refused_or_reported(small_chunks):
         retention.add(cut_at(9)),
     ):
         with pytest.raises(CorruptionError, match="retentionChunk-0"):
-            await look
+            await call
     await stream.records.remove(stream.metadata, layout.RETENTION)
     with pytest.raises(NoSuchStreamError, match="no record retention"):
         await retention.newest()

@@ -181,12 +181,12 @@ async def test_epochs_that_another_controller_has_just_written_are_a_conflict(cl
     transition = await tables.transition()
     fence = (layout.EPOCH_TRANSITION, transition.record, transition.version)
     added, ended = [(following, entry)], dict.fromkeys((0, 1), 1)
-    look = EpochTables.epoch
+    read = EpochTables.epoch
     versions = []
 
     async def overtaken(self, epoch):
         monkeypatch.undo()
-        assert await look(self, epoch) is None
+        assert await read(self, epoch) is None
         versions.append(await self.add_epochs(added, ended, {}, fence))
         return None
 

@@ -104,7 +104,7 @@ async def by_load(service, segment, parts):
     service._auto_scaler._advisor.advice = ScaleAdvice(
         segment_name("scope", "stream", segment), ScaleDirection.UP, parts
     )
-    await service._auto_scaler.look()
+    await service._auto_scaler.poll()
     return "inspected"
 
 
@@ -137,8 +137,8 @@ async def run(cluster, first_order, second_order, second_segment, at):
 
     Return what became of either, and which scales there were; None if the first has no such write.
     """
-    stalled, looked_at = StalledSegments(cluster.store), ScriptedSegments(cluster.store)
-    first, second = await two_controllers(cluster, stalled, looked_at)
+    stalled, polled = StalledSegments(cluster.store), ScriptedSegments(cluster.store)
+    first, second = await two_controllers(cluster, stalled, polled)
     stalled.stall_at(at)
 
     async def to_the_end():
@@ -153,10 +153,10 @@ async def run(cluster, first_order, second_order, second_segment, at):
         reached.cancel()
         await one
         return None
-    before = looked_at.calls
+    before = polled.calls
     other = asyncio.create_task(second_order(second, second_segment, SECOND_PARTS))
     # It is done, or asks again and again whether it may begin.
-    while not other.done() and looked_at.calls < before + 40:  # noqa: ASYNC110  # Polling is what is inspected.
+    while not other.done() and polled.calls < before + 40:  # noqa: ASYNC110  # Polling is what is inspected.
         await asyncio.sleep(0.001)
     stalled.go_on.set()
     first_end, end = await one, await other

@@ -122,7 +122,7 @@ async def test_states_visible_at_each_step_of_a_scale(cluster):
     store = cluster.store
     seal, create = store.seal_segment, store.create_segment
 
-    async def look(step):
+    async def check(step):
         epoch = (await (await tables_of(service)).current_epoch()).epoch
         successors = len(await service.successors("scope", "stream", 0))
         status = await service.scale_status("scope", "stream", 0)
@@ -130,17 +130,17 @@ async def test_states_visible_at_each_step_of_a_scale(cluster):
 
     async def seal_seen(segment):
         if "scope/stream" in segment:
-            await look("seal")
+            await check("seal")
         return await seal(segment)
 
     async def create_seen(segment, **options):
         if segment == "scope/stream/1.#epoch.1":
-            await look("create")
+            await check("create")
         return await create(segment, **options)
 
     store.seal_segment, store.create_segment = seal_seen, create_seen
     await scale(service, [0], HALVES)
-    await look("end")
+    await check("end")
     assert seen == [
         ("create", 0, 1, 0, ScaleStatus.IN_PROGRESS),
         ("seal", 0, 1, 2, ScaleStatus.IN_PROGRESS),

@@ -103,13 +103,13 @@ class Between(OneByOne):
     def __init__(self, store) -> None:
         self.store = store
         self.meanwhile = None
-        self.look_count = 0
+        self.read_count = 0
 
     def __getattr__(self, name):
         return getattr(self.store, name)
 
     async def segment_infos(self, segments):
-        self.look_count += 1
+        self.read_count += 1
         first = await self.store.segment_infos(segments[:1])
         if self.meanwhile is not None:
             await self.meanwhile()
@@ -130,14 +130,14 @@ async def test_a_commit_between_the_reads_of_two_segments_is_noticed(cluster: In
 
     between.meanwhile = commits
     assert await service.transactional_tails.of("scope", "stream") == {0: 16, 1: 10}
-    assert between.look_count == 2
+    assert between.read_count == 2
 
 
 async def test_an_idle_tail_is_read_once(cluster: InProcessCluster) -> None:
     between = Between(cluster.store)
     service = await start(cluster, between)
     assert await service.transactional_tails.of("scope", "stream") == {0: 0, 1: 0}
-    assert between.look_count == 1
+    assert between.read_count == 1
 
 
 @pytest.mark.parametrize("committer_count", [1, 2])

@@ -382,22 +382,22 @@ async def test_a_bounded_number_of_streams_is_processed_concurrently_and_all_in_
     for stream in streams:
         await service.create_stream("scope", stream, StreamConfig(Scaling.fixed(1)))
         await note(service, "w", 10, {0: 1}, stream)
-    look, under_way, most, looked = StreamScanner._look_at, 0, 0, []
+    inspect, under_way, most, inspected = StreamScanner._inspect_stream, 0, 0, []
 
     async def counted(self, listed):
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
         try:
-            await look(self, listed)
+            await inspect(self, listed)
         finally:
             under_way -= 1
-        looked.append(listed.stream)
+        inspected.append(listed.stream)
 
-    monkeypatch.setattr(StreamScanner, "_look_at", counted)
+    monkeypatch.setattr(StreamScanner, "_inspect_stream", counted)
     await cycle(service)
     assert most == 3
-    assert sorted(looked) == streams
+    assert sorted(inspected) == streams
     assert [await times(service, stream) for stream in streams] == [[(10, 10)]] * 10
 
 

@@ -169,7 +169,7 @@ def test_a_server_whose_storage_is_not_mounted_waits_for_it_and_loses_nothing(
     server.spawn()
     wait_until(lambda: "waiting for long-term storage" in server.log, server, "the warning")
     assert f"{mount.place} is not the long-term storage used so far" in server.log
-    time.sleep(1.0)  # It looks several times.
+    time.sleep(1.0)  # It checks several times.
     assert mount.files_below() == []
     assert log_files(server) == logs
     assert server.is_running

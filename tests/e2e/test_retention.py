@@ -28,7 +28,7 @@ EVENT = bytes(9_992)
 
 @pytest.fixture
 def quick_server(make_server: Callable[..., StandaloneProcess], tmp_path: Path) -> StandaloneProcess:
-    """A server that looks five times a second at what its streams keep."""
+    """A server that checks retention five times a second."""
     settings = tmp_path / "settings.toml"
     settings.write_text(SETTINGS)
     return make_server("--config", str(settings)).start()
@@ -72,7 +72,7 @@ def test_a_stream_by_size_keeps_its_minimum_and_its_disk_space_stays_bounded(qui
             with client.event_writer("s/sized") as writer:
                 writer.write_many([EVENT] * 200)
                 written += 200
-                # How finely it is truncated depends on what comes between two looks: so something comes.
+                # How finely it is truncated depends on what comes between two checks: so something comes.
                 deadline_s = time.monotonic() + 100.0
                 while kept() > 2 * least:
                     assert time.monotonic() < deadline_s, "it is not truncated"

@@ -29,7 +29,7 @@ TYPES = {
 
 @pytest.fixture
 def server(make_server: Callable[..., StandaloneProcess], tmp_path: Path) -> StandaloneProcess:
-    """Start a server that looks five times a second at what its streams keep."""
+    """Start a server that checks retention five times a second."""
     settings = tmp_path / "settings.toml"
     settings.write_text(QUICK)
     return make_server("--config", str(settings)).start()

@@ -32,7 +32,7 @@ from penstock.spark.options import StoreSettings
 from penstock.wire.chunk_layouts import ChunkRow, StorageTold
 
 BLOCK = 8
-SMALL = VerifySettings(part_bytes=3 * BLOCK, round_bytes=100, segments_at_once=2, look_count_max=3)
+SMALL = VerifySettings(part_bytes=3 * BLOCK, round_bytes=100, segments_at_once=2, check_count_max=3)
 
 
 class Model:
@@ -237,14 +237,14 @@ def test_data_truncated_or_deleted_during_the_check_is_no_damage(model: Model) -
     assert told(report) == [("block_damaged", "a.1", 32)]
 
 
-def test_chunks_that_are_others_at_each_look_are_not_known(model: Model) -> None:
+def test_chunks_that_are_others_at_each_check_are_not_known(model: Model) -> None:
     """A bound, and not a circle; nothing is called damaged."""
     model.add("a", 30)
 
     def join() -> None:
         model.join("a")
 
-    report = verified(model, ModelSums(*[join] * 10), VerifySettings(look_count_max=3))
+    report = verified(model, ModelSums(*[join] * 10), VerifySettings(check_count_max=3))
     assert told(report) == []
     assert report.unknown_count == 1
     assert report.unknowns == ["a: its chunks changed between each of 3 attempts"]

@@ -1,4 +1,4 @@
-"""How numbers, containers and keys look in messages."""
+"""The form of numbers, containers and keys in messages."""
 
 from __future__ import annotations
 

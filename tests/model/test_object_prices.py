@@ -32,7 +32,7 @@ def test_prices_of_a_month() -> None:
     assert log_month(S3_STANDARD, stores=3, interval_s=0.25, bytes_per_s=MB) == pytest.approx(12 * 2.592e6 * 5e-6)
     express = 12 * 2.592e6 * 1.13e-6 + MB * 2.592e6 / 1024**3 * 0.0032
     assert log_month(S3_EXPRESS, stores=3, interval_s=0.25, bytes_per_s=MB) == pytest.approx(express)
-    assert idle_log_month(S3_STANDARD, stores=1, looks_per_s=0.3) == pytest.approx(0.3 * 2.592e6 * 4e-7)
+    assert idle_log_month(S3_STANDARD, stores=1, polls_per_s=0.3) == pytest.approx(0.3 * 2.592e6 * 4e-7)
     reads = S3_EXPRESS.month(writes_per_s=0, reads_per_s=10, sent_bytes_per_s=0, received_bytes_per_s=1024**3)
     assert reads == pytest.approx(2.592e6 * (10 * 3e-8 + 0.0006))
 

@@ -108,7 +108,7 @@ async def test_lists_are_in_the_order_of_keys_in_pages(objects: DirectoryObjects
     assert [info.key async for page in objects.list("a") for info in page] == ["a/10"]
 
 
-async def test_a_missing_directory_is_not_made_and_never_looks_empty(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_not_made_and_never_reported_empty(tmp_path: Path) -> None:
     """It may be a mount that is missing."""
     root = tmp_path / "away"
     objects = DirectoryObjects(str(root), base=str(tmp_path))

@@ -37,52 +37,52 @@ class Process:
 
 def test_free_memory_above_the_slack_is_returned() -> None:
     process = Process()
-    assert process.trim.look() == 0
+    assert process.trim.check() == 0
     process.used, process.free = 60, 40
-    assert process.trim.look() == 0
+    assert process.trim.check() == 0
     process.used, process.free = 40, 60
-    assert process.trim.look() == 60 * MIB
+    assert process.trim.check() == 60 * MIB
     assert process.times == 1
 
 
 def test_returned_memory_is_not_returned_again() -> None:
     process = Process()
-    process.trim.look()
+    process.trim.check()
     process.free = 200
-    process.trim.look()
+    process.trim.check()
     for _ in range(10):
-        assert process.trim.look() == 0
+        assert process.trim.check() == 0
     process.free, process.given_back = 51, 149
-    assert process.trim.look() == 51 * MIB
+    assert process.trim.check() == 51 * MIB
     assert process.times == 2
 
 
 def test_memory_outside_of_the_heap_is_tried_once_for_each_slack_that_it_grows_by() -> None:
     process = Process()
-    process.trim.look()
+    process.trim.check()
     process.given_back = 300  # So that it might be the heap's.
     for _ in range(200):
         process.outside += 1
-        process.trim.look()
+        process.trim.check()
     assert process.times == 3
 
 
 def test_allocated_memory_causes_no_further_search() -> None:
     process = Process()
-    process.trim.look()
+    process.trim.check()
     process.used = 1000
-    assert process.trim.look() == 0
+    assert process.trim.check() == 0
     assert process.times == 0
 
 
 def test_freed_memory_outside_the_heap_does_not_raise_the_limit() -> None:
     """The slack counts from the least there was, or what is free would take the place of what went."""
     process = Process(outside=200)
-    process.trim.look()
+    process.trim.check()
     process.outside = 100
-    process.trim.look()
+    process.trim.check()
     process.free = 60
-    assert process.trim.look() == 60 * MIB
+    assert process.trim.check() == 60 * MIB
 
 
 #: 300 MB in blocks of 100 KB; what stays lies between what goes. Says how many MB the process takes less in the end, or

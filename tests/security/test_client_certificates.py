@@ -85,7 +85,7 @@ class Certified:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the probe of an address end with an answer also on a slow machine."""
-    monkeypatch.setattr("penstock.client.controller.first_contact.LOOK_TIMEOUT_S", 30.0)
+    monkeypatch.setattr("penstock.client.controller.first_contact.PROBE_TIMEOUT_S", 30.0)
 
 
 @pytest.fixture

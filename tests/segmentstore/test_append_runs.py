@@ -38,7 +38,7 @@ from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime,
 
 SEGMENTS = ("s/t/0.#epoch.0", "s/u/0.#epoch.0")
 WRITERS = (b"a" * 16, b"b" * 16)
-FORMS = ("lone", "lone", "pair", "pair", "padded", "partial", "conditional", "keep", "odd")
+FORMS = ("single", "single", "pair", "pair", "padded", "partial", "conditional", "keep", "odd")
 
 
 class Wire(asyncio.Transport):
@@ -171,7 +171,7 @@ def appends(draw: st.DrawFn) -> list[bytes]:
         count = draw(st.sampled_from([1, 1, 5, 0x7FFFFFFF])) if step > 3 else draw(st.integers(1, 4))
         data = bytes([65 + number % 26]) * draw(st.integers(0, 60))
         form = draw(st.sampled_from(FORMS))
-        if form == "lone":
+        if form == "single":
             frames.append(encode(AppendBlockEnd(writer_id, len(data), data, count, number, 100 + number)))
         elif form == "pair":
             frames.append(pair(writer_id, data, len(data), b"", count, number))

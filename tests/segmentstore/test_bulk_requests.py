@@ -96,21 +96,21 @@ async def test_others_have_their_turn_while_very_many_are_dealt_with(
     bench: Bench, request_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two turns of another task no more segments are inspected than a turn may have, whatever their number."""
-    looks = most = 0
+    reads = most = 0
     find = bench.store.find
 
     def counting(segment: str) -> object:
-        nonlocal looks, most
-        looks += 1
-        most = max(most, looks)
+        nonlocal reads, most
+        reads += 1
+        most = max(most, reads)
         return find(segment)
 
     monkeypatch.setattr(bench.store, "find", counting)
 
     async def other() -> None:
-        nonlocal looks
+        nonlocal reads
         while True:
-            looks = 0
+            reads = 0
             await asyncio.sleep(0)
 
     task = asyncio.ensure_future(other())
@@ -172,7 +172,7 @@ async def test_a_container_that_fails_has_no_say_in_the_others(bench: Bench) -> 
 
 
 async def test_what_is_deleted_meanwhile_is_reported_as_a_single_request_tells_it(bench: Bench) -> None:
-    """A deletion is accepted between the look and the answer: the answer is that it is gone, and only once it is."""
+    """A deletion is accepted between the read and the answer: the answer is that it is gone, and only once it is."""
     asked = asyncio.ensure_future(bench.store.segment_infos(NAMES))
     await bench.store.append(NAMES[0], b"y")  # Something to wait for.
     await bench.store.delete_segment(NAMES[1])
@@ -188,7 +188,7 @@ async def test_the_index_of_a_long_segment_is_truncated_with_it(bench: Bench) ->
     for number in range(10):
         await bench.store.append(NAMES[7], bytes(990 if number == 0 else 1000))
     container, segment = bench.store.find(NAMES[7])
-    await container.activity_watch.look()
+    await container.activity_watch.poll()
     index = index_segment_name(NAMES[7])
     assert (await bench.store.segment_info(index)).length == 10 * ENTRY.size
     assert await bench.store.truncate_segments([(NAMES[6], 2), (NAMES[7], 3500)]) == [None, None]

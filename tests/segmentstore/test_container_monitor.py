@@ -180,7 +180,7 @@ async def test_the_timer_alone_finds_a_new_assignment() -> None:
 async def test_a_flapping_assignment_never_makes_two_incarnations_and_ends_as_the_last_one(
     last: tuple[int, ...],
 ) -> None:
-    """SS-6: on and off while starts and stops are held up for a few turns each (`World.start` looks for a second)."""
+    """SS-6: on and off while starts and stops are held up for a few turns each (`World.start` polls for a second)."""
     world = World()
     for number in range(40):
         (world.starts.clear if number % 3 else world.starts.set)()

@@ -158,22 +158,22 @@ async def test_a_store_tells_the_load_of_its_segments() -> None:
     await asyncio.sleep(0)
     container = store.containers[0]
 
-    async def look() -> ContainerStatistics:
-        await container.activity_watch.look()
+    async def poll() -> ContainerStatistics:
+        await container.activity_watch.poll()
         (statistics,) = store.container_statistics()
         return statistics
 
     container.acceptor.append(container.segment(A), AppendRequest(b"x" * 50, event_count=5), lambda _: None)
     container.acceptor.append(container.segment(transaction), AppendRequest(b"x" * 30, event_count=3), lambda _: None)
-    (load,) = (await look()).segments
+    (load,) = (await poll()).segments
     assert (load.name, load.event_count, load.byte_count, load.target_rate) == (A, 5, 50, 77)
     await store.merge_segments(A, [transaction])
-    whole = await look()
+    whole = await poll()
     assert (whole.event_count, whole.byte_count) == (8, 80)
     assert [(load.event_count, load.byte_count) for load in whole.segments] == [(8, 80)]
     await store.append(A, b"x")
     await store.seal_segment(A)
-    whole = await look()
+    whole = await poll()
     assert (whole.segments, whole.byte_count) == ([], 81)
     await store.stop()
 
@@ -181,13 +181,13 @@ async def test_a_store_tells_the_load_of_its_segments() -> None:
     await store.start()
     await asyncio.sleep(0)
     container = store.containers[0]
-    assert (await look()).byte_count == 0
+    assert (await poll()).byte_count == 0
     await store.stop()
     await runtime.work.close()
 
 
 async def test_what_many_record_at_once_is_counted_to_the_last_event() -> None:
-    """S-248: writers of the same segments, and transactions merged, while looks take away what has come so far.
+    """S-248: writers of the same segments, and transactions merged, while polls take away what has come so far.
 
     No event is lost and none is counted twice, neither of a segment nor of the container.
     """
@@ -218,20 +218,20 @@ async def test_what_many_record_at_once_is_counted_to_the_last_event() -> None:
         await store.merge_segments(names[writer % 3], [transaction])
 
     writing = asyncio.gather(*(write(writer) for writer in range(12)))
-    looks, seen = 0, set()
+    poll_count, seen = 0, set()
     while not writing.done():
-        await container.activity_watch.look()
-        looks += 1
+        await container.activity_watch.poll()
+        poll_count += 1
         seen.add(store.container_statistics()[0].event_count)
         await asyncio.sleep(0)
     await writing
-    await container.activity_watch.look()
+    await container.activity_watch.poll()
     (whole,) = store.container_statistics()
     # Of each of 12 writers: 15 appends of one event and 15 of two, and a transaction of a hundred.
     assert (whole.event_count, whole.byte_count) == (12 * 145, 12 * 1450)
     assert {load.name: load.event_count for load in whole.segments} == dict.fromkeys(names, 4 * 145)
     # Not vacuous: much of it was taken away while more came.
-    assert looks > 10
+    assert poll_count > 10
     assert len(seen) > 5
     await store.stop()
     await runtime.work.close()
@@ -250,17 +250,17 @@ async def test_a_segment_that_ends_long_after_its_last_append_is_reported_as_rem
     watch = store.containers[0].activity_watch
     await store.create_segment(A)
     await store.append(A, b"x")
-    await watch.look()
+    await watch.poll()
     page = watch.statistics.page(0, 10)
     assert rows(page) == [(A, 0, False)]
-    await watch.look()
+    await watch.poll()
     if ending != "delete":
         await store.seal_segment(A)
     if ending == "delete a sealed one":
-        await watch.look()
+        await watch.poll()
     if ending != "seal":
         await store.delete_segment(A)
-    await watch.look()
+    await watch.poll()
     assert rows(watch.statistics.page(page.change, 10)) == [(A, 0, True)]
     assert store.container_statistics()[0].segments == []
     await store.stop()
@@ -289,13 +289,13 @@ def test_a_repeated_request_returns_changes_only() -> None:
     statistics = Statistics(0, StatisticsSettings(), now_s=0.0)
     for segment_id in range(1, 2001):
         add(statistics, segment_id, 1, 1.0)
-    statistics.looked(1.0)
+    statistics.polled(1.0)
     page = statistics.page(0, 10_000)
     assert (len(page.segments), page.is_complete, page.segment_count) == (2000, True, 2000)
     assert rows(statistics.page(page.change, 10_000)) == []
     add(statistics, 7, 4, 2.0)
     add(statistics, 3, 2, 2.0)
-    statistics.looked(2.0)
+    statistics.polled(2.0)
     news = statistics.page(page.change, 10_000)
     assert rows(news) == [("segment-7", 5, False), ("segment-3", 3, False)]
     assert [(row.last_event_count, row.measured_s) for row in news.segments] == [(4, 2.0), (2, 2.0)]

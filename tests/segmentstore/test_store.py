@@ -135,7 +135,7 @@ async def test_the_end_of_the_storage_writer_ends_the_container(stores: Stores) 
     def broken() -> Iterator[None]:
         raise ZeroDivisionError
 
-    failed.writer._look_in_steps = broken  # type: ignore[method-assign]  # A bug, planted.
+    failed.writer._scan_in_steps = broken  # type: ignore[method-assign]  # A bug, planted.
     failed.writer._wake.set()
     await turns(10)
     assert isinstance(store.failures[failed.id], ZeroDivisionError)
@@ -163,7 +163,7 @@ async def test_a_deletion_that_left_an_index_behind_is_not_told_as_if_nothing_wa
         await store.delete_segment(A)
 
 
-async def test_the_looks_of_several_containers_do_not_fall_into_one_turn(
+async def test_the_scans_of_several_containers_do_not_fall_into_one_turn(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What wakes one storage writer wakes them all as a rule, and a step of a scan takes a millisecond or two."""
@@ -171,7 +171,7 @@ async def test_the_looks_of_several_containers_do_not_fall_into_one_turn(
     await store.start()
     turn, steps = [0], list[int]()
 
-    def look(self: StorageWriter) -> Iterator[None]:
+    def scan(self: StorageWriter) -> Iterator[None]:
         for _ in range(5):
             steps.append(turn[0])
             yield
@@ -181,7 +181,7 @@ async def test_the_looks_of_several_containers_do_not_fall_into_one_turn(
             await asyncio.sleep(0)
             turn[0] += 1
 
-    monkeypatch.setattr(StorageWriter, "_look_in_steps", look)
+    monkeypatch.setattr(StorageWriter, "_scan_in_steps", scan)
     counting = asyncio.ensure_future(count_turns())
     for container in store.containers:
         container.writer._wake.set()

@@ -338,7 +338,7 @@ async def test_borders_are_located(bench: Bench) -> None:
     connection = await bench.connect()
     for _ in range(5):
         await bench.store.append(A, bytes(1000))
-    await bench.store.containers[0].activity_watch.look()
+    await bench.store.containers[0].activity_watch.poll()
 
     async def located(offset: int) -> int:
         reply = await connection.ask(wire.LocateOffset(3, A, offset, ""), wire.OffsetLocated)

@@ -279,7 +279,7 @@ def test_with_slow_storage_appends_come_in_as_fast_as_it_takes_them_and_a_single
     """One connection floods in small appends, another sends one now and then, while storage is what bounds both.
 
     The flood is over when storage has taken it, not later however many appends it is: nothing is delayed by itself.
-    Each lone append waits a turn, not behind all that the other connection has in line.
+    Each single append waits a turn, not behind all that the other connection has in line.
     """
 
     async def scenario(stack: Stack) -> None:
@@ -294,16 +294,16 @@ def test_with_slow_storage_appends_come_in_as_fast_as_it_takes_them_and_a_single
         stack.chunks.bytes_per_s = 2 << 20
         stack.chunks.release("write")
         flood_s = loop.time()
-        lone = await connect()
+        single = await connect()
         writer_id = b"l" * 16
-        id_ = lone.next_request_id()
-        assert isinstance(await lone.request(id_, SetupAppend(id_, writer_id, segment_name(2), "")), AppendSetup)
+        id_ = single.next_request_id()
+        assert isinstance(await single.request(id_, SetupAppend(id_, writer_id, segment_name(2), "")), AppendSetup)
         held_count = 0
         for number in range(1, 51):
             held_count += bool(throttle.waiting_count)
             begin_s = loop.time()
-            id_ = lone.next_request_id()
-            reply = await lone.request(id_, AppendBlockEnd(writer_id, 1, b"x", 1, number, id_))
+            id_ = single.next_request_id()
+            reply = await single.request(id_, AppendBlockEnd(writer_id, 1, b"x", 1, number, id_))
             assert isinstance(reply, DataAppended)
             assert loop.time() - begin_s < 1.0
             await asyncio.sleep(0.02)

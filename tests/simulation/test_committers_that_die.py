@@ -25,7 +25,7 @@ def test_a_commit_whose_client_died_is_merged_within_a_second() -> None:
     outcomes: list[tuple[str, int]] = []
     with Simulation(7) as simulation:
         cluster = SimulatedCluster(simulation, ClusterSettings())
-        writing, looking = cluster.add_client("writing"), cluster.add_client("looking")
+        writing, reading = cluster.add_client("writing"), cluster.add_client("reading")
 
         async def begin_and_commit(stream: str, begun: asyncio.Future[str], calling: asyncio.Event) -> None:
             client = cluster.client(writing)
@@ -60,14 +60,14 @@ def test_a_commit_whose_client_died_is_merged_within_a_second() -> None:
             outcomes.append((state, len(found)))
             writing.restart()
 
-        async def look_at_all() -> None:
-            async with cluster.client(looking) as client:
+        async def read_all() -> None:
+            async with cluster.client(reading) as client:
                 for number in range(STEP_COUNT):
                     await once(client, number)
 
         async def scenario() -> None:
             await cluster.ready()
-            await looking.run(look_at_all())
+            await reading.run(read_all())
 
         simulation.run(scenario)
         assert simulation.loop.unhandled == []

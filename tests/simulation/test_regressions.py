@@ -113,7 +113,7 @@ def test_connection_attempt_without_a_waiting_caller_fails_silently() -> None:
 
 
 async def test_truncated_log_without_checkpoint_is_corrupt_and_not_a_new_container() -> None:
-    """Seeds 21 and 76 with bits flipped in the log: its last frames, the checkpoint among them, looked torn.
+    """Seeds 21 and 76 with bits flipped in the log: its last frames, the checkpoint among them, appeared torn.
 
     The container came up empty, as if it had never been there. That the log was truncated shows that it had a
     checkpoint.
@@ -225,12 +225,12 @@ async def test_a_table_that_leaves_memory_during_a_lookup_does_not_report_its_ke
     call: Awaitable[object] = (
         table.load([b"key"]) if what == "get" else page_of(table, after=b"", first=b"", last=None, limit=9)
     )
-    looking = asyncio.ensure_future(call)
+    reading = asyncio.ensure_future(call)
     await asyncio.sleep(0)
     table.end_life()
     index.gate.set()
     with pytest.raises(TableBusyError):
-        await looking
+        await reading
 
 
 async def test_chunks_freed_by_a_successor_are_no_corruption() -> None:
@@ -321,7 +321,7 @@ def test_a_hasty_claim_of_a_log_does_not_mislead_later_owners() -> None:
 
 
 def test_a_watch_after_a_post_without_effect_is_not_checked_endlessly() -> None:
-    """Nothing comes behind such a post, and the look was not cut short at any of its awaits: a run never ended."""
+    """Nothing comes behind such a post, and the read was not cut short at any of its awaits: a run never ended."""
     profile = next(
         mutation.profile for mutation in MUTATIONS if mutation.name == "write a state on condition of what is there"
     )

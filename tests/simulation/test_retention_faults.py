@@ -41,7 +41,7 @@ def test_no_unacknowledged_event_is_truncated_through_crashes(seed: int) -> None
     rng = random.Random(f"retention {seed}")
     with Simulation(seed) as simulation:
         cluster = SimulatedCluster(simulation, SETTINGS)
-        writing, looking = cluster.add_client("writing"), cluster.add_client("looking")
+        writing, reading = cluster.add_client("writing"), cluster.add_client("reading")
         #: What each subscriber has published, or may have.
         published: dict[str, Mapping[int, int]] = {"one": {}, "two": {}}
         heads: list[int] = []
@@ -116,9 +116,9 @@ def test_no_unacknowledged_event_is_truncated_through_crashes(seed: int) -> None
                     await write(client)
                     done.set()
 
-            async def look_all() -> None:
+            async def read_all() -> None:
                 await begun.wait()
-                async with cluster.client(looking) as client:
+                async with cluster.client(reading) as client:
                     watching = asyncio.ensure_future(watch(client))
                     await asyncio.gather(*(subscribe(client, name, done) for name in published))
                     end = EVENT_COUNT * EVENT_LENGTH
@@ -132,7 +132,7 @@ def test_no_unacknowledged_event_is_truncated_through_crashes(seed: int) -> None
                             left.append(int(event.data[:5]))
 
             disturbing = asyncio.ensure_future(disturb())
-            await asyncio.gather(writing.run(write_all()), looking.run(look_all()))
+            await asyncio.gather(writing.run(write_all()), reading.run(read_all()))
             disturbing.cancel()
 
         simulation.run(scenario)

@@ -23,10 +23,10 @@ from penstock_simulation.simulated.simulation import Simulation
 
 STREAM = "scope/stream"
 SEGMENT = segment_name("scope", "stream", 0)
-LOOK_S = 10.0
+POLL_S = 10.0
 FLUSH_S = 2.0
 SETTINGS = ClusterSettings(
-    controller=ControllerSettings(retention=RetentionSettings(interval_s=LOOK_S)),
+    controller=ControllerSettings(retention=RetentionSettings(interval_s=POLL_S)),
     segment_store=SegmentStoreSettings(
         container_count=1,
         cache=CacheSettings(bytes_max=32 * 1024 * 1024),
@@ -68,7 +68,7 @@ def test_an_hour_of_writing_uses_bounded_space_and_no_truncated_event_is_read(se
     rng = random.Random(f"space {seed}")
     with Simulation(seed) as simulation:
         cluster = SimulatedCluster(simulation, SETTINGS)
-        writing, looking = cluster.add_client("writing"), cluster.add_client("looking")
+        writing, checking = cluster.add_client("writing"), cluster.add_client("checking")
         store = cluster.stores[0]
         written = 0  # Acknowledged.
         chunk_bytes: list[int] = []
@@ -151,7 +151,7 @@ def test_an_hour_of_writing_uses_bounded_space_and_no_truncated_event_is_read(se
 
             async def read_all() -> None:
                 await begun.wait()
-                async with cluster.client(looking) as client:
+                async with cluster.client(checking) as client:
                     reading = asyncio.ensure_future(read(client))
                     await done.wait()
                     reading.cancel()
@@ -170,7 +170,7 @@ def test_an_hour_of_writing_uses_bounded_space_and_no_truncated_event_is_read(se
                             await asyncio.sleep(1.0)
 
             disturbing, weighing = asyncio.ensure_future(disturb()), asyncio.ensure_future(weigh())
-            await asyncio.gather(writing.run(write_all()), looking.run(read_all()))
+            await asyncio.gather(writing.run(write_all()), checking.run(read_all()))
             disturbing.cancel()
             weighing.cancel()
 

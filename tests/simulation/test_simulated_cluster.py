@@ -64,7 +64,7 @@ class World:
         return events
 
     async def until_acknowledged(self, count) -> None:
-        while self.acknowledged_count < count:  # noqa: ASYNC110  # the driver only looks
+        while self.acknowledged_count < count:  # noqa: ASYNC110  # the driver only polls
             await asyncio.sleep(0.001)
 
     def check(self, events) -> None:

@@ -202,7 +202,7 @@ def test_work_left_by_a_controller_is_finished_by_another_without_a_request() ->
             assert service is not None
             await cluster.controller.run(service.idle())
             host.spawn(client.seal_stream("scope/stream"))
-            while not service._context.claims._unfinished:  # noqa: ASYNC110  # the driver only looks
+            while not service._context.claims._unfinished:  # noqa: ASYNC110  # the driver only polls
                 await asyncio.sleep(0.0005)
             # The announcement is under way, and is processed after the death of its sender.
             cluster.stores[0].pause()

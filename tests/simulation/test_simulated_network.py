@@ -94,7 +94,7 @@ def test_bandwidth_is_shared_by_the_connections_of_a_link() -> None:
         started_s = world.loop.time()
         for _, writer in pairs:
             await world.send(writer, bytes(500_000))
-        while sum(len(sink.data) for sink in world.sinks) < 1_000_000:  # noqa: ASYNC110  # the driver only looks
+        while sum(len(sink.data) for sink in world.sinks) < 1_000_000:  # noqa: ASYNC110  # the driver only polls
             await asyncio.sleep(0.01)
         return world.loop.time() - started_s
 

@@ -104,7 +104,7 @@ async def parts_named(driver: Driver) -> list[bytes]:
 
 async def row_of(driver: Driver) -> LedgerRow:
     ledger = await Ledger.open(driver.client, SinkIdentity(driver.app, driver.stream))
-    row, _ = await ledger.look()
+    row, _ = await ledger.read()
     await ledger.close()
     return row
 
@@ -206,7 +206,7 @@ async def intend(driver: Driver, batch: int, transactions: dict[str, tuple[str, 
     """A driver that wrote its intent, and died."""
     sink = driver.identity(batch).sink
     ledger = await Ledger.open(driver.client, sink)
-    _, version = await ledger.look()
+    _, version = await ledger.read()
     await ledger.replace(LedgerRow(sink, batch, BatchState.INTENT, transactions, query=query), version)
     await ledger.close()
 
@@ -266,7 +266,7 @@ def test_an_abort_spares_committing_transactions_and_fences_running_writes(serve
         own = await prepared(driver, 0, [b"one"])
         sink = driver.identity(0).sink
         ledger = await Ledger.open(driver.client, sink)
-        _, version = await ledger.look()
+        _, version = await ledger.read()
         await SinkBatch(driver.client, driver.identity(0), own, LIMITS).abort()
         # The intent that names them comes late.
         with pytest.raises(MetadataConflictError):
@@ -287,12 +287,12 @@ def test_a_batch_without_events_costs_the_ledger_nothing_and_ends_an_intent(serv
     async def step(driver: Driver) -> None:
         await driver.write(0, [], 2)
         ledger = await Ledger.open(driver.client, driver.identity(0).sink)
-        assert (await ledger.look())[1] == -1
+        assert (await ledger.read())[1] == -1
         named = await prepared(driver, 1, [b"one"])
         await intend(driver, 1, named)
         await driver.client.abort_transaction(driver.stream, named[driver.stream][0])
         await driver.write(1, [], 1)
-        assert (await ledger.look())[0].state is BatchState.DONE
+        assert (await ledger.read())[0].state is BatchState.DONE
         await driver.write(2, [b"two"], 1)
         assert await driver.events() == Counter([b"two"])
         await ledger.close()
@@ -351,7 +351,7 @@ def test_leftovers_are_removed_only_after_the_batch_is_committed(
         committing = asyncio.create_task(SinkBatch(driver.client, driver.identity(0), own, LIMITS).commit())
         ledger = await Ledger.open(driver.client, driver.identity(0).sink)
         async with asyncio.timeout(60):
-            while (await ledger.look())[0].state is not BatchState.INTENT:  # noqa: ASYNC110
+            while (await ledger.read())[0].state is not BatchState.INTENT:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert len(await ledger.announced(0)) == 2
             assert await driver.client.transaction_state(driver.stream, left_id) == "OPEN"
@@ -359,10 +359,10 @@ def test_leftovers_are_removed_only_after_the_batch_is_committed(
             while await ledger.announced(0):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert (await driver.client.transaction_state(driver.stream, left_id)).startswith("ABORT")
-            assert (await ledger.look())[0].state is BatchState.INTENT
+            assert (await ledger.read())[0].state is BatchState.INTENT
             may_be_noted.set()
             await committing
-        assert (await ledger.look())[0].state is BatchState.DONE
+        assert (await ledger.read())[0].state is BatchState.DONE
         await ledger.close()
         assert await driver.events() == Counter([b"one"])
 
@@ -473,7 +473,7 @@ def test_a_row_of_tens_of_thousands_of_transactions_is_stored_and_read_again(
         ledger = await Ledger.open(driver.client, sink)
         row = LedgerRow(sink, 7, BatchState.INTENT, many_transactions(streams, tasks), 17, "a note", "query")
         version = await ledger.replace(row, -1)
-        assert await ledger.look() == (row, version)
+        assert await ledger.read() == (row, version)
         fenced = await ledger.fence(18)
         assert fenced == row
         parts = await part_keys(driver)
@@ -491,14 +491,14 @@ def test_a_row_of_tens_of_thousands_of_transactions_is_stored_and_read_again(
         # Parts of earlier batches go; announcements and the row stay.
         ledger = await Ledger.open(driver.client, sink)
         await ledger.announce(BegunTransaction(7, "s/t", "00" * 16))
-        _, at = await ledger.look()
+        _, at = await ledger.read()
         short = LedgerRow(sink, 8, BatchState.INTENT, {"s/t": ("11" * 16,)}, 19)
         await ledger.replace(short, at)
         assert await part_keys(driver) == parts
         await ledger.forget_parts(short)
         assert await part_keys(driver) == []
         assert [each.batch for each in await ledger.announced(7)] == [7]
-        assert (await ledger.look())[0] == short
+        assert (await ledger.read())[0] == short
         await ledger.close()
 
     run(server, step)
@@ -516,10 +516,10 @@ def test_a_row_whose_parts_are_missing_or_damaged_is_reported(server: MemoryServ
             assert whole is not None
             await table.put(sink.key + first, whole.replace(b"0", b"1"))
             with pytest.raises(CorruptionError, match=f"its {len(parts)} parts do not have the SHA-256"):
-                await ledger.look()
+                await ledger.read()
             await table.remove(sink.key + first)
             with pytest.raises(CorruptionError, match=f"1 of its {len(parts)} parts are missing"):
-                await ledger.look()
+                await ledger.read()
         await ledger.close()
 
     run(server, step)
@@ -543,7 +543,7 @@ def test_a_row_that_is_replaced_while_its_parts_are_read_is_read_again(
             return await entry(table, key)
 
         monkeypatch.setattr(Table, "entry", entry_late)
-        assert (await ledger.look())[0] == short
+        assert (await ledger.read())[0] == short
         await ledger.close()
         await other.close()
 

@@ -71,7 +71,7 @@ def test_an_old_java_is_skipped_and_named_if_it_is_the_only_one(
 
 
 @pytest.mark.usefixtures("no_java")
-def test_without_any_java_the_error_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_java_the_error_lists_the_searched_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_packaged_java", lambda: None)
     with pytest.raises(JavaNotFoundError, match="JAVA_HOME: not set; java: not on PATH"):
         ensure_java()

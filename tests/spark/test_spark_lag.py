@@ -152,7 +152,7 @@ def test_several_streams_and_sources_are_distinguished() -> None:
 
 
 def test_reports_without_a_tail_and_of_other_sources_have_no_lag() -> None:
-    """A replayed batch looks for no tail: the session's text of nothing is "None"."""
+    """A replayed batch reads no tail: the session's text of nothing is "None"."""
     tracker = LagTracker()
     for latest in (None, "None"):
         assert tracker.lag(report(source(offset(s0=10), latest))) is None

@@ -219,7 +219,7 @@ def test_a_pattern_that_finds_nothing_waits_for_its_first_stream(
     assert batch.partitions() == []
 
 
-def test_patterns_look_for_streams_from_time_to_time_and_within_bounds(
+def test_patterns_find_new_streams_periodically_and_within_bounds(
     store: StandaloneProcess, new_streams: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scope, *_ = new_streams("a", "b")
@@ -285,7 +285,7 @@ def test_a_deleted_stream_follows_the_option_fail_on_data_loss(
     again = Counter(write(gone, 3, first=50))
     seen += rows + passing.step()
     assert of_stream(seen, gone) == again
-    # A query that has not looked in between knows the new stream by its segments.
+    # A query that has not polled in between knows the new stream by its segments.
     late = Query(store, names, at=start, failOnDataLoss="false")
     assert of_stream(late.step(), gone) == again
     with pytest.raises(Exception, match="lost"):

@@ -53,18 +53,18 @@ def write(frame: DataFrame, store: StandaloneProcess, stream: str | None, **opti
 
 def events(client: Client, stream: str) -> Counter[bytes]:
     with (
-        client.reader_group(f"look-{time.time_ns()}", [stream], until="latest") as group,
+        client.reader_group(f"sink-{time.time_ns()}", [stream], until="latest") as group,
         group.reader("r") as reader,
     ):
         return Counter(event.data for event in reader)
 
 
 def row_of(uri: str, app: str, stream: str) -> LedgerRow:
-    async def look() -> LedgerRow:
+    async def read() -> LedgerRow:
         async with penstock.aio.connect(uri) as client:
-            return (await (await Ledger.open(client, SinkIdentity(app, stream))).look())[0]
+            return (await (await Ledger.open(client, SinkIdentity(app, stream))).read())[0]
 
-    return asyncio.run(look())
+    return asyncio.run(read())
 
 
 def open_transactions(client: Client, stream: str) -> list[str]:
@@ -255,7 +255,7 @@ def test_a_driver_that_is_killed_writes_each_row_once(
 def await_intent(uri: str, target: str, driver: subprocess.Popen[bytes], log: Path) -> None:
     """Wait for an intent; after some batches without having seen one, for any moment."""
 
-    async def look() -> None:
+    async def read() -> None:
         async with penstock.aio.connect(uri) as client:
             ledger = None
             deadline_s = time.monotonic() + GUARD_S
@@ -263,7 +263,7 @@ def await_intent(uri: str, target: str, driver: subprocess.Popen[bytes], log: Pa
                 assert driver.poll() is None, f"it ended before it could be killed: {log.read_text()[-3000:]}"
                 try:
                     ledger = ledger or await Ledger.open(client, SinkIdentity("killed", target))
-                    row, _ = await ledger.look()
+                    row, _ = await ledger.read()
                 except penstock.NoSuchTableError:
                     await asyncio.sleep(0.05)
                     continue
@@ -272,7 +272,7 @@ def await_intent(uri: str, target: str, driver: subprocess.Popen[bytes], log: Pa
                 await asyncio.sleep(0.002)
         raise AssertionError(f"no batch in {GUARD_S:g} s")
 
-    asyncio.run(look())
+    asyncio.run(read())
 
 
 @pytest.fixture

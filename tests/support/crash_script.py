@@ -109,7 +109,7 @@ class AllBuckets(Buckets):
 
 
 async def _check_end(cluster: InProcessCluster, service: ControllerService) -> None:
-    """Check that nothing is left, once a last controller has looked."""
+    """Check that nothing is left, after a scan by a last controller."""
     store = cluster.store
     await service.idle()
     await service.stop()

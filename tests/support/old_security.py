@@ -30,7 +30,7 @@ CALLS = ["createScope", "createStream", "deleteScope"]
 
 
 def _random_bytes(length: int) -> bytes:
-    """Return bytes that look random and are the same each time."""
+    """Return pseudo-random bytes that are the same each time."""
     return hashlib.shake_256(b"old files").digest(length)
 
 

@@ -386,7 +386,7 @@ class KillRuns:
                     return answer
                 try:
                     ledger = ledger or await Ledger.open(client, SinkIdentity(APP, TARGET))
-                    row, _ = await ledger.look()
+                    row, _ = await ledger.read()
                 except penstock.NoSuchTableError:
                     continue
                 if row.state is BatchState.INTENT:
@@ -454,7 +454,7 @@ class KillRuns:
 
     async def _latest_batch(self) -> int:
         async with penstock.aio.connect(self._store.uri) as client:
-            row, _ = await (await Ledger.open(client, SinkIdentity(APP, TARGET))).look()
+            row, _ = await (await Ledger.open(client, SinkIdentity(APP, TARGET))).read()
             assert row.state is BatchState.DONE
             return row.batch
 

@@ -797,7 +797,7 @@ async def test_every_flipped_byte_of_chunks_and_their_records_is_detected_or_har
     entries = table.entries()
     detected = harmless = 0
 
-    async def look(entries: Sequence[TableEntry], what: str) -> None:
+    async def read_all(entries: Sequence[TableEntry], what: str) -> None:
         nonlocal detected, harmless
         try:
             found = await storage_with(entries).read("s/a", 0, 5000)
@@ -811,13 +811,13 @@ async def test_every_flipped_byte_of_chunks_and_their_records_is_detected_or_har
         for offset in range(len(content)):
             bit = offset % 8
             disk.flip(path, offset, bit)
-            await look(entries, f"{path} at {offset}")
+            await read_all(entries, f"{path} at {offset}")
             disk.flip(path, offset, bit)
     for at, entry in enumerate(entries):
         for offset in range(len(entry.value)):
             value = bytearray(entry.value)
             value[offset] ^= 1 << offset % 8
             changed = TableEntry(entry.key, bytes(value), entry.version)
-            await look([*entries[:at], changed, *entries[at + 1 :]], f"record {entry.key!r} at {offset}")
+            await read_all([*entries[:at], changed, *entries[at + 1 :]], f"record {entry.key!r} at {offset}")
     tell(capsys, f"chunk and record bytes flipped: {detected} detected, {harmless} harmless, 0 served")
     assert detected == len(data) + sum(len(entry.value) for entry in entries)

@@ -321,11 +321,11 @@ def test_a_crash_during_a_synced_write_may_tear_it() -> None:
     file = disk.open("/f")
     torn: set[bytes | None] = set()
 
-    def look(call: str, path: str) -> None:
+    def note(call: str, path: str) -> None:
         if call == "sync":
             torn.update(contents_after_crash(disk, "/f"))
 
-    disk.hook = look
+    disk.hook = note
     file.write_synced(0, [b"n" * 1024])
     assert torn == {first * 512 + last * 512 for first in (b"o", b"n") for last in (b"o", b"n")}
     assert contents_after_crash(disk, "/f") == {b"n" * 1024}

@@ -72,7 +72,7 @@ def rows_of(page: str) -> list[list[str]]:
 async def put_row(client: aio.Client, row: LedgerRow) -> None:
     await create_ledger(client, row.sink.target)
     ledger = await Ledger.open(client, row.sink)
-    await ledger.replace(row, (await ledger.look())[1])
+    await ledger.replace(row, (await ledger.read())[1])
     await ledger.close()
 
 

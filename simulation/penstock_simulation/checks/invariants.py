@@ -25,7 +25,7 @@ G12  corruption stops the container, nothing is skipped        `check_store` (fa
 
 What is not in memory, inactive segments, attribute indexes and table indexes, has its checks in `invariants_indexes`.
 
-This module looks behind the underscores of the container's parts: it asserts how they keep their books.
+This module reads private attributes of the container's parts: it asserts how they keep their books.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from penstock_simulation.checks.invariants_indexes import check_activity, check_
 _UNDER_WAY_BYTES = 8 * 1024
 #: ... and the longest update of a table: a scale writes a chunk of its stream's history.
 _UPDATE_BYTES = 32 * 1024
-#: Looks in a row at which a segment was stuck before nothing more of it may be let in.
-_STUCK_LOOKS = 3
-#: Looks in a row at which a bound may be passed.
-_BOUND_LOOKS = 8
+#: Checks in a row at which a segment was stuck before nothing more of it may be let in.
+_STUCK_CHECKS = 3
+#: Checks in a row at which a bound may be passed.
+_BOUND_CHECKS = 8
 #: ... and a log in a bucket: a change of its record, which a truncation waits for, may stall for ten seconds and hang.
-_BUCKET_LOG_LOOKS = 40
+_BUCKET_LOG_CHECKS = 40
 #: ... and a log of which data are being copied. Each copy, of 300 bytes in some clusters, waits for a sync.
-_COPY_LOOKS = 40
+_COPY_CHECKS = 40
 #: How long each chunk was when it was last inspected, and in which epoch that was.
-ChunkLooks = dict[str, tuple[int, int]]
+SeenChunks = dict[str, tuple[int, int]]
 
 
 def check_container(container: SegmentContainer) -> list[str]:
@@ -153,13 +153,13 @@ async def _live_entries(container: SegmentContainer, segment: Segment) -> dict[b
     return {key: found for key, found in last.items() if found[1]}
 
 
-async def check_storage(container: SegmentContainer, looks: ChunkLooks | None = None) -> list[str]:
+async def check_storage(container: SegmentContainer, seen: SeenChunks | None = None) -> list[str]:
     """Return where long-term storage, the container's metadata and its memory disagree. For quiet moments.
 
-    Every stored byte is read and verified. Segments that vanish meanwhile are left out. `looks` remembers how long
+    Every stored byte is read and verified. Segments that vanish meanwhile are left out. `seen` remembers how long
     each chunk was from one call to the next, over incarnations: give the same one, empty at first.
     """
-    known = {} if looks is None else looks
+    known = {} if seen is None else seen
     violations: list[str] = []
     for segment in container.segments():
         try:
@@ -184,7 +184,7 @@ class InvariantMonitor:
         #: By container: epoch, and bytes that were copied within its log.
         self._copied: dict[int, tuple[int, int]] = {}
         self._held: Counter[int] = Counter()
-        #: By container, of its stuck segments: by epoch, segment id and what storage has, how many looks in a row, and
+        #: By container, of its stuck segments: by epoch, segment id and what storage has, how many checks in a row, and
         #: what waited then.
         self._stuck: dict[int, dict[tuple[int, int, int], tuple[int, int]]] = {}
 
@@ -217,20 +217,20 @@ class InvariantMonitor:
         limit = 2 * container.settings.log_bytes_max + 4 * backlog.byte_count + 8 * container.checkpoints._last_length
         is_long = log_bytes > limit and container.storage.health.is_available
         self._long_logs[container.id] = self._long_logs[container.id] + 1 if is_long else 0
-        if self._long_logs[container.id] > self._long_log_looks(container):
+        if self._long_logs[container.id] > self._long_log_checks(container):
             yield (
                 f"container {container.id}: its log has {log_bytes} bytes, {backlog.byte_count} wait for storage; "
                 f"its bound is {container.settings.log_bytes_max}"
             )
         yield from self._observe_quotas(container)
 
-    def _long_log_looks(self, container: SegmentContainer) -> int:
-        """Return the looks in a row at which the log may be too long. More while it is about to become shorter."""
+    def _long_log_checks(self, container: SegmentContainer) -> int:
+        """Return the checks in a row at which the log may be too long. More while it is about to become shorter."""
         copied = (container.log.epoch, container.log_rewriter.carried_bytes)
         before, self._copied[container.id] = self._copied.get(container.id, copied), copied
         if isinstance(container.log, ObjectLog):
-            return _BUCKET_LOG_LOOKS
-        return _COPY_LOOKS if copied[0] == before[0] and copied[1] > before[1] else _BOUND_LOOKS
+            return _BUCKET_LOG_CHECKS
+        return _COPY_CHECKS if copied[0] == before[0] and copied[1] > before[1] else _BOUND_CHECKS
 
     def _observe_quotas(self, container: SegmentContainer) -> Iterator[str]:
         quota = container.quota.bytes_max
@@ -242,14 +242,14 @@ class InvariantMonitor:
             if segment.is_system or not segment.is_stuck:
                 continue
             # What waited already, or was let in before it was found to be stuck, is no violation. If storage has
-            # taken some since the last look it was not stuck all the time, but slow.
+            # taken some since the last check it was not stuck all the time, but slow.
             slot = (container.log.epoch, segment.id, segment.storage_length)
-            looks, byte_count = was_stuck.get(slot, (0, 0))
-            if looks < _STUCK_LOOKS:
+            checks, byte_count = was_stuck.get(slot, (0, 0))
+            if checks < _STUCK_CHECKS:
                 byte_count = segment.pending.byte_count
             else:
                 stuck.append(segment)
-            now_stuck[slot] = (looks + 1, byte_count)
+            now_stuck[slot] = (checks + 1, byte_count)
             whole = _UPDATE_BYTES if segment.is_table else _UNDER_WAY_BYTES
             if segment.pending.byte_count > max(byte_count, 2 * quota) + whole:
                 yield (
@@ -274,7 +274,7 @@ class InvariantMonitor:
             and cache.member_bytes < cache.settings.bytes_max // 8
         )
         self._held[container.id] = self._held[container.id] + 1 if is_held else 0
-        if self._held[container.id] > _BOUND_LOOKS:
+        if self._held[container.id] > _BOUND_CHECKS:
             yield (
                 f"container {container.id}: callers are held although only stuck segments wait for storage: "
                 f"{', '.join(f'{segment.name} ({segment.pending.byte_count} bytes)' for segment in stuck)}"
@@ -474,7 +474,7 @@ def _check_checkpoints(container: SegmentContainer) -> Iterator[str]:
 # Long-term storage.
 
 
-async def _check_stored(container: SegmentContainer, segment: Segment, looks: ChunkLooks) -> Sequence[str]:
+async def _check_stored(container: SegmentContainer, segment: Segment, seen: SeenChunks) -> Sequence[str]:
     before = (segment.storage_length, segment.start_offset, segment.is_storage_open)
     storage = container.storage.of(segment)
     stored = await storage.info(segment.name)
@@ -498,10 +498,10 @@ async def _check_stored(container: SegmentContainer, segment: Segment, looks: Ch
         origin = chunk_origin(chunk.name)
         if origin is not None and origin.epoch > epoch:
             violations.append(f"G10: chunk {chunk.name} is of a later epoch than this container's, {epoch}")
-        length, look_epoch = looks.get(chunk.name, (chunk.length, epoch))
-        looks[chunk.name] = (chunk.length, epoch)
-        # Its creator's last writes may have come after the last look of the creator's time.
-        if origin is not None and look_epoch > origin.epoch and chunk.length > length:
+        length, seen_epoch = seen.get(chunk.name, (chunk.length, epoch))
+        seen[chunk.name] = (chunk.length, epoch)
+        # Its creator's last writes may have come after the last check of the creator's time.
+        if origin is not None and seen_epoch > origin.epoch and chunk.length > length:
             violations.append(
                 f"G10: chunk {chunk.name} grew from {length} to {chunk.length} bytes after epoch {origin.epoch}, "
                 f"which made it, had ended (now: {epoch})"

@@ -44,7 +44,7 @@ def _apply_copies(_: TableIndex, copies: Sized, *__: object, **___: object) -> t
 
 
 def _find(catalog: SegmentCatalog, name: str) -> tuple[str, int] | None:
-    return ("inside: finds that had to look", 1) if name not in catalog._metadata.by_name else None
+    return ("inside: finds that had to read", 1) if name not in catalog._metadata.by_name else None
 
 
 def _make_room(catalog: SegmentCatalog, _: str) -> tuple[str, int] | None:
@@ -84,7 +84,7 @@ _POINTS: Final[tuple[tuple[type, str, _Meaning], ...]] = (
         "_end_pass",
         lambda _, ended: ("inside: segments in which chunks were joined", 1) if ended.has_joined else None,
     ),
-    (DiskCache, "read", _always("looks into the disk cache")),
+    (DiskCache, "read", _always("reads of the disk cache")),
     (ObjectLog, "_try_to_claim", _always("claims of logs in a bucket")),
     (ObjectLog, "hop", _always("pieces of idle logs examined")),
     (LogBucket, "seal", _always("seals of journals")),

@@ -1,7 +1,7 @@
 """A cluster of several machines: who serves what, how long nothing does, and what is left over.
 
 `watch_members` knows from inside the processes when an incarnation may serve and which moves a leader makes.
-`MemberMonitor` looks from outside, several times in a second. When a fault has the cluster to itself, each container
+`MemberMonitor` polls from outside, several times in a second. When a fault has the cluster to itself, each container
 is served again within the bound of that fault (docs/cluster.md, "Bounds").
 """
 
@@ -58,7 +58,7 @@ from penstock_simulation.simulated.member_faults import (
 from penstock_simulation.simulated.storage_faults import DiskStall
 from penstock_simulation.simulated.zookeeper import SimulatedZooKeeper
 
-#: Time between two looks.
+#: Time between two polls.
 _POLL_S = 0.1
 #: Longest time in which a container is served by no store, by fault; see `docs/cluster.md`.
 _LOST_S = 20.0
@@ -98,7 +98,7 @@ class MemberWatch:
         #: Returns the running incarnations of a container.
         self.running: Callable[[int], Sequence[SegmentContainer]] = lambda container_id: ()
         #: Calls `held` with the present holder of a container.
-        self.look: Callable[[int], None] = lambda container_id: None
+        self.poll: Callable[[int], None] = lambda container_id: None
         #: By container: the incarnation that holds it, and since when.
         self._serving: defaultdict[int, int] = defaultdict(int)
         self._holders: dict[int, tuple[str, float]] = {}
@@ -125,7 +125,7 @@ class MemberWatch:
 
     def opens(self, container_id: int, incarnation: str, now_s: float) -> None:
         """Note that a store opens a container's log."""
-        self.look(container_id)
+        self.poll(container_id)
         holder, since_s = self._holders.get(container_id, ("", 0.0))
         if self.is_watching and holder != incarnation and now_s - since_s > _CONFIRMED_S:
             self.found(
@@ -252,14 +252,14 @@ class MemberMonitor:
         self._bucket_s = _FAULTY_BUCKET_S if cluster.has_faulty_buckets else _REQUESTS_S
 
     async def run(self) -> None:
-        """Look until cancelled."""
-        self._look()
-        self._watch.look, self._watch.running, self._watch.is_watching = self._note_holder, self._running, True
+        """Poll until cancelled."""
+        self._poll()
+        self._watch.poll, self._watch.running, self._watch.is_watching = self._note_holder, self._running, True
         while True:
-            self._look()
+            self._poll()
             await asyncio.sleep(_POLL_S)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         cluster, now_s = self._cluster, self._cluster.simulation.loop.now_s
         serving = set()
         for host in cluster.stores:

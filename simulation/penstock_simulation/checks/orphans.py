@@ -12,7 +12,7 @@ from penstock.segmentstore.tier2.chunk_name import chunk_origin
 
 #: How long a container is given to find and delete them, in the loop's time.
 WAIT_S = 40.0
-_LOOK_COUNT = 40
+_POLL_COUNT = 40
 
 
 async def check_orphans(container: SegmentContainer) -> list[str]:
@@ -27,7 +27,7 @@ async def check_orphans(container: SegmentContainer) -> list[str]:
     deadline_s = asyncio.get_running_loop().time() + wait_s
     left = await _orphans(container)
     while left and asyncio.get_running_loop().time() < deadline_s:
-        await asyncio.sleep(wait_s / _LOOK_COUNT)
+        await asyncio.sleep(wait_s / _POLL_COUNT)
         if container.status is not ContainerStatus.RUNNING:
             return []
         # A write may have made one, and not have got round to its record.

@@ -21,7 +21,7 @@ from penstock_simulation.simulated.host import Host
 _LOG_S_MAX = 4.0
 #: The same for a log in a bucket whose requests hang, get lost and are refused: each is repeated.
 _BUCKET_LOG_S_MAX = 30.0
-#: What a request may wait beyond `read_delay_s_max`: between two looks, and for a loop that is busy.
+#: What a request may wait beyond `read_delay_s_max`: between two polls, and for a loop that is busy.
 _READ_SLACK_S = 3.0
 #: What a connection may stay beyond `dead_peers.timeout_s` after it was forgotten: its end is a turn of the process.
 _END_SLACK_S = 3.0

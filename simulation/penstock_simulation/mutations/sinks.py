@@ -47,7 +47,7 @@ def _abort_what_is_named() -> AbstractContextManager[None]:
 
 def _abort_without_a_fence() -> AbstractContextManager[None]:
     async def fence(self: Ledger, now_ms: int) -> LedgerRow:
-        return (await self.look())[0]
+        return (await self.read())[0]
 
     return patched(Ledger, "fence", fence)
 

@@ -30,10 +30,10 @@ def _carry_the_number_alone() -> Iterator[None]:
 
 
 def _never_carry() -> AbstractContextManager[None]:
-    def look(self: LogRewriter) -> None:
+    def check(self: LogRewriter) -> None:
         """Let the log grow."""
 
-    return patched(LogRewriter, "look", look)
+    return patched(LogRewriter, "check", check)
 
 
 def _ignore_the_quota() -> AbstractContextManager[None]:

@@ -43,7 +43,7 @@ def _take_a_refusal_behind_a_lost_reply_for_one() -> AbstractContextManager[None
 
 
 def _count_what_was_not_told_as_told() -> AbstractContextManager[None]:
-    async def look(self: TableWatch) -> AsyncIterator[KeyChange]:
+    async def poll(self: TableWatch) -> AsyncIterator[KeyChange]:
         for segment in self._names:
             length = await self._length(segment)
             if self._lengths.get(segment) == length:
@@ -56,7 +56,7 @@ def _count_what_was_not_told_as_told() -> AbstractContextManager[None]:
             for key in known.keys() - now.keys():
                 yield KeyChange(key, None)
 
-    return patched(TableWatch, "_poll", look)
+    return patched(TableWatch, "_poll", poll)
 
 
 def _write_on_condition_of_what_is_there() -> AbstractContextManager[None]:

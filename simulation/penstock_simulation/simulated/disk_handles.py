@@ -125,17 +125,17 @@ class SimulatedFile:
 
 
 class SimulatedLock:
-    """`DiskLock` on a `SimulatedDisk`. `look` returns its state."""
+    """`DiskLock` on a `SimulatedDisk`. `check` returns its state."""
 
-    def __init__(self, locks: dict[FileNode, None], node: FileNode, look: Callable[[], LockState]) -> None:
+    def __init__(self, locks: dict[FileNode, None], node: FileNode, check: Callable[[], LockState]) -> None:
         self._locks = locks
         self._node = node
-        self._look = look
+        self._check = check
         self._is_held = True
 
     def state(self) -> LockState:
         """See `DiskLock.state`."""
-        return self._look()
+        return self._check()
 
     def release(self) -> None:
         """See `DiskLock.release`."""

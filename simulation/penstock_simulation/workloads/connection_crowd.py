@@ -18,7 +18,7 @@ _BLOCK_BYTES = 4 * 1024
 _SETTINGS = ConnectionSettings(connect_timeout_s=2.0, request_timeout_s=2.0, close_timeout_s=0.1)
 #: Most stalls per run during which the connections send.
 _PUSH_COUNT_MAX = 3
-_LOOK_INTERVAL_S = 0.25
+_CHECK_INTERVAL_S = 0.25
 
 
 class _Pusher:
@@ -67,7 +67,7 @@ class ConnectionCrowd(Workload):
             while not self._is_stalled():
                 if not self.world.is_writing:
                     return
-                await asyncio.sleep(_LOOK_INTERVAL_S)
+                await asyncio.sleep(_CHECK_INTERVAL_S)
             pushers = [_Pusher() for _ in range(self._connection_count)]
             await asyncio.gather(*map(self._push, pushers))
             self._acknowledged_bytes += sum(pusher.acknowledged_bytes for pusher in pushers)
@@ -114,5 +114,5 @@ class ConnectionCrowd(Workload):
         for number in range(PUSHED_BYTES // _BLOCK_BYTES):
             connection.send(AppendBlockEnd(writer_id, _BLOCK_BYTES, block, 1, number, request_id))
         while self._is_stalled() and connection.is_open and self.world.is_writing:  # noqa: ASYNC110  # no event
-            await asyncio.sleep(_LOOK_INTERVAL_S)
-        await asyncio.sleep(_LOOK_INTERVAL_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+        await asyncio.sleep(_CHECK_INTERVAL_S)

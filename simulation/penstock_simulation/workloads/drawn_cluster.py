@@ -417,11 +417,11 @@ def _with_writes_ahead(cluster: ClusterSettings, rng: random.Random) -> ClusterS
 def _with_read_ranges(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
     """Return a cluster whose read-ahead ranges equal single reads, end elsewhere, or hold several of them."""
     container = cluster.segment_store.container
-    lone_bytes = container.read_ahead_bytes
+    single_bytes = container.read_ahead_bytes
     container = replace(
         container,
-        read_ahead_range_bytes=rng.choice((0, lone_bytes + 700, 4 * lone_bytes)),
-        read_small_bytes=lone_bytes // 8,
+        read_ahead_range_bytes=rng.choice((0, single_bytes + 700, 4 * single_bytes)),
+        read_small_bytes=single_bytes // 8,
         storage_reads_max=rng.choice((1, 2, 8)),
     )
     return replace(cluster, segment_store=replace(cluster.segment_store, container=container))

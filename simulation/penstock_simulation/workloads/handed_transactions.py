@@ -170,8 +170,8 @@ class HandedTransactions(Workload):
     async def _await_end(self, handed: _Handed) -> None:
         world = self.world
         while True:
-            look = partial(self.client.transaction_state, _STREAM, handed.id)
-            handed.state = await world.insist(f"state of transaction {handed.id}", look)
+            read = partial(self.client.transaction_state, _STREAM, handed.id)
+            handed.state = await world.insist(f"state of transaction {handed.id}", read)
             if handed.state in _OVER:
                 return
             if world.now_s > world.give_up_s:

@@ -203,8 +203,8 @@ class PreparedTransactions(Workload):
     async def _await_end(self, intent: _Intent) -> None:
         world = self.world
         while True:
-            look = partial(self.client.transaction_state, intent.stream, intent.id)
-            intent.state = await world.insist(f"state of transaction {intent.id}", look)
+            read = partial(self.client.transaction_state, intent.stream, intent.id)
+            intent.state = await world.insist(f"state of transaction {intent.id}", read)
             if intent.state in _OVER:
                 return
             if world.now_s > world.give_up_s:

@@ -80,9 +80,9 @@ class Sinks(Workload):
             if events:
                 batches = sorted({int(event.split()[0]) for event in events})
                 world.problem(f"{len(events)} events of the sink are {text}, of batches {batches[:9]}")
-        await self._look_for_remains()
+        await self._check_remains()
 
-    async def _look_for_remains(self) -> None:
+    async def _check_remains(self) -> None:
         """One more batch, without faults, leaves nothing behind."""
         world = self.world
         identity = BatchIdentity(_SINK, len(self._batches))

@@ -188,8 +188,8 @@ class UserGroups(Workload):
             world.problem(f"group {name} was made with start={start!r}")
         except InvalidArgumentError:
             world.counts["groups refused"] += 1
-        look = partial(self.client._controller_client.reader_group, SCOPE, name)
-        if await world.insist(f"look for {name}", look) is not None:
+        read = partial(self.client._controller_client.reader_group, SCOPE, name)
+        if await world.insist(f"find {name}", read) is not None:
             world.problem(f"group {name} was refused, and is there")
 
     # -- recreated groups ---------------------------------------------------------------------------------------

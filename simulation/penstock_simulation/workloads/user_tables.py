@@ -37,12 +37,12 @@ _PARTITION_COUNT = 2
 _COUNTER = "counter"
 _STATE_KEY = b"state"
 #: Polls of a watch that are cancelled at the end, each within this many suspensions.
-_CUT_LOOK_COUNT = 5
-_LOOK_SUSPENSION_COUNT = 8
+_CUT_POLL_COUNT = 5
+_POLL_SUSPENSION_COUNT = 8
 #: Time limit of such a poll: after a post without effect there is no further change.
-_LOOK_TIMEOUT_S = 30.0
+_POLL_TIMEOUT_S = 30.0
 #: Polls after which a watch must have returned the current state.
-_WATCH_LOOK_COUNT = 20
+_WATCH_POLL_COUNT = 20
 
 
 class UserTables(Workload):
@@ -259,7 +259,7 @@ class UserTables(Workload):
             return {entry.key: entry.version async for entry in self._table.scan(prefix="key-")}
 
         expected = await self.world.insist(f"scan of {self._name}", there)
-        for _ in range(_WATCH_LOOK_COUNT):
+        for _ in range(_WATCH_POLL_COUNT):
             if self._replica == expected:
                 return
             try:
@@ -332,7 +332,7 @@ class UserStates(Workload):
 
     async def verify(self) -> None:
         """See `Workload.verify`."""
-        await self._cut_looks_short()
+        await self._cut_polls_short()
         await self.world.insist(f"fetch {self._stream}", self._certain_fetch)
         count = _counts(self._state.value).get(self.name, 0)
         assert isinstance(count, int)
@@ -363,13 +363,13 @@ class UserStates(Workload):
         self._told = change
         self.world.counts["user states watched"] += 1
 
-    async def _cut_looks_short(self) -> None:
+    async def _cut_polls_short(self) -> None:
         """Cancel the watch while it takes in a change that may be the last one."""
-        for _ in range(_CUT_LOOK_COUNT):
+        for _ in range(_CUT_POLL_COUNT):
             await self._post()
             try:
-                async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                    self._take(await cut_short(anext(self._changes), self.rng.randint(1, _LOOK_SUSPENSION_COUNT)))
+                async with asyncio.timeout(_POLL_TIMEOUT_S):
+                    self._take(await cut_short(anext(self._changes), self.rng.randint(1, _POLL_SUSPENSION_COUNT)))
             except TimeoutError:
                 continue
             except (CutShortError, PenstockError) as error:
@@ -379,7 +379,7 @@ class UserStates(Workload):
     async def _check_watch(self) -> None:
         """The watch must return the current state, or a later one."""
         newest = StateChange(self._state.value, self._state.revision)
-        for _ in range(_WATCH_LOOK_COUNT):
+        for _ in range(_WATCH_POLL_COUNT):
             if self._told is not None and (self._told == newest or self._told.revision > newest.revision):
                 return
             try:

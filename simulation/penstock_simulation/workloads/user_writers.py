@@ -260,8 +260,8 @@ class UserTransactions(Workload):
         scope, _, stream = self._stream.partition("/")
         identity = pb.TxnId(highBits=_signed(transaction[:16]), lowBits=_signed(transaction[16:]))
         while True:
-            look = partial(self.client._controller_client.transaction_state, scope, stream, identity)
-            state = await world.insist(f"state of transaction {transaction}", look)
+            read = partial(self.client._controller_client.transaction_state, scope, stream, identity)
+            state = await world.insist(f"state of transaction {transaction}", read)
             if state in _OVER:
                 return
             if world.now_s > world.give_up_s:

@@ -93,7 +93,7 @@ def create(
 def describe(table: TableName, uri: Uri = URI, as_json: AsJson = False) -> None:
     """Show a table's key sizes, partitions and number of keys."""
 
-    async def look(opened: TextTable) -> tuple[dict[str, object], str]:
+    async def read(opened: TextTable) -> tuple[dict[str, object], str]:
         config, count = opened.config, await opened.count()
         fields: dict[str, object] = {
             "table": table,
@@ -108,7 +108,7 @@ def describe(table: TableName, uri: Uri = URI, as_json: AsJson = False) -> None:
             f"{config.partition_count}"
         )
 
-    fields, text = _with_table(table, uri, as_json, look)
+    fields, text = _with_table(table, uri, as_json, read)
     tell("table", fields, [text], as_json=as_json)
 
 
@@ -133,10 +133,10 @@ def delete(table: TableName, yes: Yes = False, uri: Uri = URI, as_json: AsJson =
 def get(table: TableName, key: Key, second: Second = "", uri: Uri = URI, as_json: AsJson = False) -> None:
     """Print the value of a key. Exit code 1 if it has none."""
 
-    async def look(opened: TextTable) -> TextEntry | None:
+    async def read(opened: TextTable) -> TextEntry | None:
         return await opened.entry((key, second))
 
-    entry = _with_table(table, uri, as_json, look)
+    entry = _with_table(table, uri, as_json, read)
     if entry is None:
         message = f"{table} has no key {_shown_key((key, second))}"
         raise fail(message, kind="TableKeyMissingError", as_json=as_json)

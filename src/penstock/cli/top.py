@@ -46,10 +46,10 @@ def top(
     from penstock.model.errors import PenstockError
 
     is_live = sys.stdout.isatty() and not as_json
-    looks = range(count if count is not None else 1) if count is not None or not is_live else itertools.count()
+    polls = range(count if count is not None else 1) if count is not None or not is_live else itertools.count()
     with exit_on_error(as_json=as_json), connected(uri) as session, _screen(is_wanted=is_live) as show:
         found: ClusterStatistics | None = None
-        for number in looks:
+        for number in polls:
             if number:
                 time.sleep(interval_s)
             try:

@@ -68,8 +68,8 @@ class GroupOverviews:
         limit = self._context.settings.described_groups_max
         while True:
             names = await self._groups.list(scope, token, limit)
-            look = partial(self._read_overview, scope)
-            found = await for_each(names.names, look, self._context.settings.described_groups_at_once)
+            read = partial(self._read_overview, scope)
+            found = await for_each(names.names, read, self._context.settings.described_groups_at_once)
             groups = []
             for one in found:
                 if isinstance(one, NoSuchReaderGroupError):

@@ -403,11 +403,11 @@ class ControllerService:
         `InvalidArgumentError` for ranges that do not cover exactly the keys of the segments.
         """
 
-        async def look(tables: StreamTables) -> EpochTransition | None:
+        async def read(tables: StreamTables) -> EpochTransition | None:
             epoch = (await tables.current_epoch()).epoch
             return await pending_scale(tables, ScaleOrder(epoch, tuple(to_seal), tuple(ranges)))
 
-        pending = await self.queries.on_stream(scope, stream, look)
+        pending = await self.queries.on_stream(scope, stream, read)
         if pending is None:
             pending = await self._on_stream_alone(
                 scope, stream, lambda tables: begin_scale(self._context, tables, to_seal, ranges)

@@ -197,7 +197,7 @@ class StreamScanner(Generic[S]):
     async def _inspect(self, listed: ListedStream) -> None:
         """Inspect a stream, and record whether that fails."""
         try:
-            await self._look_at(listed)
+            await self._inspect_stream(listed)
         except PenstockError as error:
             self._note_problem(listed, str(error))
         else:
@@ -219,7 +219,7 @@ class StreamScanner(Generic[S]):
             _logger.info("%s of stream %s works again", self._what, name)
         known.problem = problem
 
-    async def _look_at(self, listed: ListedStream) -> None:
+    async def _inspect_stream(self, listed: ListedStream) -> None:
         known = self._known.get((listed.scope, listed.stream))
         if known is None:
             return

@@ -35,19 +35,19 @@ class TransactionalTails:
         """
         check_not_empty(scope, stream)
 
-        async def look() -> dict[int, int] | None:
+        async def read() -> dict[int, int] | None:
             return await self._context.catalog.on_stream(scope, stream, self._read_tails)
 
-        async def look_alone() -> dict[int, int]:
-            found = await look()
+        async def read_alone() -> dict[int, int]:
+            found = await read()
             if found is None:
                 raise WorkElsewhereError(f"the tail of {scope}/{stream}: transactions are being merged; try again")
             return found
 
-        found = await look()
+        found = await read()
         if found is not None:
             return found
-        return await self._runner.alone(Subject(SubjectKind.STREAM, scope, stream), look_alone)
+        return await self._runner.alone(Subject(SubjectKind.STREAM, scope, stream), read_alone)
 
     async def _read_tails(self, tables: StreamTables) -> dict[int, int] | None:
         """Read once; None if something was merged, or the segments changed, meanwhile."""

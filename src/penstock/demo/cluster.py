@@ -72,7 +72,7 @@ class DemoCluster:
         self.leader: str = ""
         self.problem: str = ""
         self.ended_epochs: dict[int, int] = {}
-        self._look_count = 0
+        self._poll_count = 0
         #: Moves that will follow from what was read last.
         self._planned_count = 0
         self._runtime: Runtime = real_runtime(1)
@@ -93,8 +93,8 @@ class DemoCluster:
 
     async def settled(self) -> None:
         """Wait until all containers are served, and none will move: by two polls from now on, or later ones."""
-        first = self._look_count + 2
-        while self._look_count < first or not self.is_served or self._planned_count:  # noqa: ASYNC110  # it is polled
+        first = self._poll_count + 2
+        while self._poll_count < first or not self.is_served or self._planned_count:  # noqa: ASYNC110  # it is polled
             await asyncio.sleep(_POLL_S / 4)
 
     def _is_served(self, number: int) -> bool:
@@ -212,7 +212,7 @@ class DemoCluster:
         self.live = frozenset(view.hosts)
         self.drained = view.drains
         self._planned_count = len(planned(view, drains=view.drains))
-        self._look_count += 1
+        self._poll_count += 1
         self.containers = [
             ContainerState(owner, "", "")
             if (held := view.held.get(number)) is None

@@ -16,7 +16,7 @@ from penstock.model.errors import PenstockError
 
 #: Segments of the stream of the load: for each container there are some, as a rule.
 _SEGMENTS_PER_CONTAINER = 2
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _SERVED_TIMEOUT_S = 120.0
 
 
@@ -79,7 +79,7 @@ class Demo:
         while self.load.written < len(self.load.lanes):  # counts of another task
             if self.load.error is not None:
                 raise DemoLoadError(f"the load does not begin: {self.load.error}") from self.load.error
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         self.load.begin_measurement()
         self._known = self.process_states()
         self._served_by = {number: each.holder for number, each in enumerate(self.cluster.containers)}
@@ -144,7 +144,7 @@ class Demo:
             async with asyncio.timeout(_SERVED_TIMEOUT_S):
                 await self.cluster.settled()
                 while not self._is_writing():  # noqa: ASYNC110  # times of another task
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise DemoCommandError(f"not all containers are served after {_SERVED_TIMEOUT_S:g} s") from None
         finally:
@@ -208,7 +208,7 @@ class Demo:
             if self.load.error is not None and not self._has_told_error:
                 self._has_told_error = True
                 self.say_error(f"the load has ended: {self.load.error}")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     def process_states(self) -> dict[str, str]:
         """Return the state of each process: running, suspended or ended."""

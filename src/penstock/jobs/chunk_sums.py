@@ -93,7 +93,7 @@ async def _sum_all(
 ) -> list[PartResult]:
     sums = _Sums(store, place, client)
     results: list[PartResult] = []
-    for result in await for_each(parts, sums.look, PARTS_AT_ONCE):
+    for result in await for_each(parts, sums.check, PARTS_AT_ONCE):
         if isinstance(result, PenstockError):
             raise result
         results.append(result)
@@ -111,7 +111,7 @@ class _Sums:
         self._progress_s = self._loop.time()
         self._away: PartResult | None = None
 
-    async def look(self, part: SegmentLayout) -> PartResult:
+    async def check(self, part: SegmentLayout) -> PartResult:
         """Check a part, twice if there is a problem, until storage was unavailable for too long."""
         while self._away is None:
             try:

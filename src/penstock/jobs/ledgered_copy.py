@@ -196,7 +196,7 @@ def _sink(name: str, target: str) -> SinkIdentity:
 async def _read_row(client: Client, sink: SinkIdentity) -> LedgerRow:
     ledger = await Ledger.open(client, sink)
     try:
-        return (await ledger.look())[0]
+        return (await ledger.read())[0]
     finally:
         await ledger.close()
 

@@ -97,7 +97,7 @@ class VerifySettings:
         round_bytes: approximate number of bytes given to each task before results are awaited, ...
         round_part_count_max: ... and maximum number of parts, of all tasks together.
         segments_at_once: segments whose chunks are requested at the same time.
-        look_count_max: maximum number of checks of bytes whose chunks change each time.
+        check_count_max: maximum number of checks of bytes whose chunks change each time.
         problems_max: problems reported one by one; further ones are only counted.
     """
 
@@ -105,7 +105,7 @@ class VerifySettings:
     round_bytes: int = 512 * 1024 * 1024
     round_part_count_max: int = 4096
     segments_at_once: int = 32
-    look_count_max: int = 5
+    check_count_max: int = 5
     problems_max: int = 1000
 
 
@@ -155,14 +155,14 @@ class _Range:
     """Bytes of a segment whose chunks have to be requested.
 
     Attributes:
-        looks: how often they were checked already.
+        check_count: how often they were checked already.
         suspect, result: the chunk that they were in, and its problem.
     """
 
     segment: str
     start: int
     end: int
-    looks: int = 0
+    check_count: int = 0
     suspect: str = ""
     result: PartResult | None = None
 
@@ -170,7 +170,7 @@ class _Range:
 @dataclass(frozen=True, slots=True)
 class _Part:
     layout: SegmentLayout
-    looks: int
+    check_count: int
 
 
 class Verifier:
@@ -277,10 +277,10 @@ class Verifier:
                 continue
             is_other = True
             (chunk,) = part.chunks
-            if not wanted.looks and chunk.name != self._counted:
+            if not wanted.check_count and chunk.name != self._counted:
                 self.report.chunk_count += 1
                 self._counted = chunk.name
-            self._parts.append(_Part(part, wanted.looks))
+            self._parts.append(_Part(part, wanted.check_count))
         self.report.replaced_count += is_other and wanted.result is not None
 
     def _cut(self, layout: SegmentLayout) -> Iterator[SegmentLayout]:
@@ -320,11 +320,13 @@ class Verifier:
                 )
             if result.finding is Finding.SOUND:
                 continue
-            if part.looks + 1 >= self._settings.look_count_max:
-                self._note_unknown(f"{layout.segment}: its chunks changed between each of {part.looks + 1} attempts")
+            if part.check_count + 1 >= self._settings.check_count_max:
+                self._note_unknown(
+                    f"{layout.segment}: its chunks changed between each of {part.check_count + 1} attempts"
+                )
                 continue
             name = layout.chunks[0].name
-            again.append(_Range(layout.segment, layout.start, layout.end, part.looks + 1, name, result))
+            again.append(_Range(layout.segment, layout.start, layout.end, part.check_count + 1, name, result))
         self._ranges.extendleft(reversed(again))
 
     def _note(self, part: SegmentLayout, result: PartResult) -> None:

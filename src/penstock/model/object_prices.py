@@ -81,6 +81,6 @@ def log_month(prices: ObjectPrices, *, stores: int, interval_s: float, bytes_per
     )
 
 
-def idle_log_month(prices: ObjectPrices, *, stores: int, looks_per_s: float) -> float:
-    """Return the price of a month without appends: `looks_per_s` of each store, that no other has claimed its logs."""
-    return stores * looks_per_s * prices.per_read * SECONDS_PER_MONTH
+def idle_log_month(prices: ObjectPrices, *, stores: int, polls_per_s: float) -> float:
+    """Return the price of a month without appends: `polls_per_s` of each store, that no other has claimed its logs."""
+    return stores * polls_per_s * prices.per_read * SECONDS_PER_MONTH

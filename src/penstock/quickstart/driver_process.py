@@ -64,7 +64,7 @@ class DriverProcess:
         """Wait until Spark is up. Raises `SparkStartError`, `QueryFailedError`."""
         deadline_s = time.monotonic() + timeout_s
         while not self._is_started:
-            self.look()
+            self.poll()
             if time.monotonic() > deadline_s:
                 raise SparkStartError(f"Spark was not ready after {timeout_s:g} s; {self._advice()}")
             time.sleep(POLL_INTERVAL_S)
@@ -79,7 +79,7 @@ class DriverProcess:
         except BrokenPipeError:
             raise QueryFailedError(f"the driver has exited; {self._advice()}") from None
 
-    def look(self) -> PassResult:
+    def poll(self) -> PassResult:
         """Take in what it has said since the last time, and return its progress. Never waits.
 
         Raises:

@@ -124,7 +124,7 @@ class QueryWatch:
     def _until(self, driver: DriverProcess, is_reached: Callable[[PassResult], bool]) -> bool:
         """Follow until something is reached; False: the query ended before."""
         while True:
-            progress = driver.look()
+            progress = driver.poll()
             self._on_progress(progress)
             if is_reached(progress):
                 return True

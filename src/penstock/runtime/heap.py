@@ -61,7 +61,7 @@ class HeapTrim:
         self._slack_bytes = slack_bytes
         self._outside_bytes: int | None = None
 
-    def look(self) -> int:
+    def check(self) -> int:
         """Trim the heap if more than the slack is free; return by how much resident memory shrank, in bytes."""
         use = self._read()
         beyond = use.resident_bytes - use.used_bytes
@@ -107,14 +107,14 @@ def keep_heap_small() -> None:
     """
     trim = _glibc_trim()
     if trim is not None:
-        trim.look()  # Measures memory outside of the heap, while nothing is free in it.
+        trim.check()  # Measures memory outside of the heap, while nothing is free in it.
         threading.Thread(target=_keep_small, args=(trim,), name="penstock-heap", daemon=True).start()
 
 
 def _keep_small(trim: HeapTrim) -> None:
     pause = threading.Event()
     while not pause.wait(INTERVAL_S):
-        gone = trim.look()
+        gone = trim.check()
         if gone:
             logger.debug("returned %.1f MB of free memory to the system", gone / 1e6)
 

@@ -560,14 +560,14 @@ class ThreadedWork(WorkPools):
 
     def __init__(self, thread_count_max: int = 8) -> None:
         self._ring: WriteRing | None = None
-        self._has_looked_for_ring = False
+        self._has_checked_for_ring = False
         super().__init__(lambda name, settings: _ThreadPool(name, settings, self), PoolSettings(thread_count_max))
 
     @property
     def ring(self) -> WriteRing | None:
         """Return the ring for writes without a thread, if available, for the first loop that requests it."""
-        if not self._has_looked_for_ring and not self._is_closed:
-            self._has_looked_for_ring = True
+        if not self._has_checked_for_ring and not self._is_closed:
+            self._has_checked_for_ring = True
             self._ring = open_write_ring(asyncio.get_running_loop())
         return self._ring
 

@@ -67,7 +67,7 @@ _CONNECT_TIMEOUT_S_MIN = 0.1
 #: Requests by which `heard_s` is kept current, in one timeout.
 _BEATS_PER_TIMEOUT = 3
 #: How often it is checked whether a beat is due, per beat.
-_LOOKS_PER_BEAT = 4
+_POLLS_PER_BEAT = 4
 
 
 class ZooKeeper:
@@ -294,7 +294,7 @@ class ZooKeeperSession(SessionState):
                         await self._ask("send a sign of life", "/", lambda: self._client.sync_async("/"))
                 except (TimeoutError, CoordinationError) as error:
                     _log.info("no sign of life of %s: %s", self._place, error)
-            await asyncio.sleep(interval_s / _LOOKS_PER_BEAT)
+            await asyncio.sleep(interval_s / _POLLS_PER_BEAT)
 
     def _drop_connection(self, quiet_s: float) -> None:
         from kazoo.protocol.connection import _CONNECTION_DROP

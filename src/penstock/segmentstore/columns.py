@@ -43,15 +43,15 @@ class BatchSizer:
         self._singles -= 1
         return True
 
-    def note(self, found: int, looked_at: int) -> None:
+    def note(self, found: int, scanned: int) -> None:
         """Note how many frames an attempt found before the first other frame."""
-        if found < min(COLUMN_LENGTH_MIN, looked_at):
+        if found < min(COLUMN_LENGTH_MIN, scanned):
             self._singles = self._pause
             self._pause = min(2 * self._pause, COLUMN_LENGTH_MIN)
             self.length = max(self.length // 2, COLUMN_LENGTH_MIN)
             return
         self._pause = 1
-        if found < looked_at:
+        if found < scanned:
             self._singles = 1
             self.length = found
         else:

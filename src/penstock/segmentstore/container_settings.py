@@ -328,7 +328,7 @@ class ContainerSettings:
         flush_slow_s: ... not counting those that take longer than this ...
         flush_slow_max: ... which are at most this many; storage that hangs for some segments must not block the others.
         writer_interval_s: how often the storage writer checks for due work.
-        writer_look_share_percent: with very many segments a check takes a while; this share of the time is spent on it.
+        writer_scan_share_percent: with very many segments a check takes a while; this share of the time is spent on it.
         rollover_bytes_min: minimum chunk length in long-term storage; a segment that requests shorter chunks gets this.
         writer_retry_s: pause after a failed round of the storage writer.
         outstanding_bytes_max: bytes accepted but not yet synced to tier 1 before connections are held.
@@ -409,7 +409,7 @@ class ContainerSettings:
     flush_slow_s: float = fixed(5.0)
     flush_slow_max: int = fixed(64)
     writer_interval_s: float = 0.25
-    writer_look_share_percent: int = fixed(10)
+    writer_scan_share_percent: int = fixed(10)
     rollover_bytes_min: int = 1 * MIB
     recovery_lookups_max: int = fixed(16)
     recovery_lookup_s: float = 5.0

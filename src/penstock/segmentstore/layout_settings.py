@@ -47,12 +47,12 @@ class LayoutSettings:
             given: unchanged, and `install_new` at first.
         adopted_bytes_max: maximum length of a segment that is adopted on request: it is read before it is served.
             Longer ones require `penstock storage import`.
-        look_timeout_s: time limit of the lookup of an older segment.
+        lookup_timeout_s: time limit of the lookup of an older segment.
     """
 
     mode: LayoutMode | None = None
     adopted_bytes_max: int = fixed(1024 * 1024 * 1024)
-    look_timeout_s: float = fixed(30.0)
+    lookup_timeout_s: float = fixed(30.0)
 
 
 def layout_of(pinned: Mapping[bytes, bytes]) -> LayoutMode:

@@ -264,8 +264,8 @@ class Statistics:
         self._gone_count = 0
         self._has_dropped = False
         self._now_s = now_s
-        self._looked_event_count = 0
-        self._looked_byte_count = 0
+        self._polled_event_count = 0
+        self._polled_byte_count = 0
         self._interval_s = 0.0
 
     def add(
@@ -319,12 +319,12 @@ class Statistics:
         load.measured_s = self._now_s  # They are in the order of time, too.
         self._segments[segment_id] = load
 
-    def looked(self, now_s: float) -> None:
+    def polled(self, now_s: float) -> None:
         """Note that all data until `now_s` has been counted."""
         whole = self._all
-        whole.last_event_count = whole.event_count - self._looked_event_count
-        whole.last_byte_count = whole.byte_count - self._looked_byte_count
-        self._looked_event_count, self._looked_byte_count = whole.event_count, whole.byte_count
+        whole.last_event_count = whole.event_count - self._polled_event_count
+        whole.last_byte_count = whole.byte_count - self._polled_byte_count
+        self._polled_event_count, self._polled_byte_count = whole.event_count, whole.byte_count
         self._interval_s, whole.measured_s = now_s - whole.measured_s, now_s
 
     def _drop_oldest(self) -> None:

@@ -16,7 +16,7 @@ from penstock.segmentstore.writer_state import WriterState
 #: state that its set-up depends on is not durable yet.
 WRITER_BYTES = 1024
 #: Minimum interval between searches for writers of deleted segments, which happen only when there is no room for more.
-_LOOK_INTERVAL_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 
 
 class WriterBudget:
@@ -44,7 +44,7 @@ class WriterSlots:
     def __init__(self, budget: WriterBudget) -> None:
         self.budget = budget
         self.count: int = 0
-        self._looked_at_s = float("-inf")
+        self._checked_at_s = float("-inf")
 
     @property
     def is_share_used_up(self) -> bool:
@@ -64,9 +64,9 @@ class WriterSlots:
     def forget_ended(self, writers: dict[bytes, WriterState], unacknowledged: Container[WriterState]) -> bool:
         """Remove writers of deleted segments, such as transactions; return whether there were any."""
         now_s = asyncio.get_running_loop().time()
-        if now_s < self._looked_at_s + _LOOK_INTERVAL_S:
+        if now_s < self._checked_at_s + _CHECK_INTERVAL_S:
             return False
-        self._looked_at_s = now_s
+        self._checked_at_s = now_s
         ended = [
             state
             for state in writers.values()

@@ -78,7 +78,7 @@ def _made(installed: Path, directory: Path) -> Path:
     if wanted.is_dir():
         return wanted
     directory.mkdir(parents=True, exist_ok=True)
-    # Renamed once it is whole: another process may be looking for it, or making it.
+    # Renamed once it is whole: another process may be searching for it, or making it.
     new = Path(tempfile.mkdtemp(prefix="new-spark-", dir=directory))
     try:
         _fill(new, installed)

@@ -41,9 +41,9 @@ Answer = TypeVar("Answer")
 #: Maximum number of concurrent decisions about transactions.
 DECISIONS_AT_ONCE = 16
 #: Maximum number of consecutive attempts on the ledger when another driver interferes.
-LOOKS_MAX = 8
+READS_MAX = 8
 #: Pauses between polls whether the events of a committed transaction are readable.
-_LOOK_FIRST_S, _LOOK_MAX_S = 0.001, 0.25
+_POLL_FIRST_S, _POLL_MAX_S = 0.001, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class SinkTask:
         if self._identity is None:
             return
         self._ledger = await Ledger.open(self._client, self._identity.sink)
-        row, _ = await self._ledger.look()
+        row, _ = await self._ledger.read()
         _check_not_overtaken(self._identity, row)
         self.is_done_before = row.batch == self._identity.batch and row.state is BatchState.DONE
 
@@ -180,7 +180,7 @@ class SinkBatch:
         """
         ledger = await Ledger.open(self._client, self._identity.sink)
         try:
-            for _ in range(LOOKS_MAX):
+            for _ in range(READS_MAX):
                 try:
                     row, version = await self._attempt(ledger)
                     # Its transactions are committed, so no driver can record others in their place any more: the latter
@@ -190,7 +190,7 @@ class SinkBatch:
                     continue
                 return
             raise MetadataConflictError(
-                f"{self._identity}: the ledger was changed by another driver {LOOKS_MAX} times in a row; only one "
+                f"{self._identity}: the ledger was changed by another driver {READS_MAX} times in a row; only one "
                 "driver may run a query"
             )
         finally:
@@ -221,10 +221,10 @@ class SinkBatch:
         """
         identity, decisions = self._identity, self._decisions
         # The tasks' transactions may have waited for long: their whole limit starts again here.
-        looked, held = await asyncio.gather(ledger.look(), decisions.extend_prepared(self._own), return_exceptions=True)
-        if isinstance(looked, BaseException):
-            raise looked
-        row, version = looked
+        found, held = await asyncio.gather(ledger.read(), decisions.extend_prepared(self._own), return_exceptions=True)
+        if isinstance(found, BaseException):
+            raise found
+        row, version = found
         _check_not_overtaken(identity, row)
         if row.state is BatchState.INTENT:
             named = BatchIdentity(row.sink, row.batch, row.query)
@@ -327,7 +327,7 @@ class Decisions:
         async def commit(stream: str, transaction: str) -> None:
             await self._client.commit_transaction(stream, transaction)
             loop = asyncio.get_running_loop()
-            give_up_s, pause = loop.time() + self._limits.visible_s, GrowingDelay(_LOOK_FIRST_S, _LOOK_MAX_S)
+            give_up_s, pause = loop.time() + self._limits.visible_s, GrowingDelay(_POLL_FIRST_S, _POLL_MAX_S)
             while await self._client.transaction_state(stream, transaction) == "COMMITTING":
                 if loop.time() > give_up_s:
                     raise OutcomeUnknownError(

@@ -200,7 +200,7 @@ class Ledger:
         """Close the table."""
         await self._table.close()
 
-    async def look(self) -> tuple[LedgerRow, int]:
+    async def read(self) -> tuple[LedgerRow, int]:
         """Return the row, and its version for `replace`.
 
         Raises:
@@ -261,7 +261,7 @@ class Ledger:
 
         Raises as `replace`.
         """
-        row, version = await self.look()
+        row, version = await self.read()
         await self.replace(replace(row, changed_ms=now_ms), version)
         return row
 
@@ -304,7 +304,7 @@ class Ledger:
 
 
 async def _read_row(table: Table[bytes, bytes], key: bytes, about: str) -> tuple[LedgerRow, int] | None:
-    """Return a row with its version; None: there is none. Raises as `Ledger.look`, with `about` in the text."""
+    """Return a row with its version; None: there is none. Raises as `Ledger.read`, with `about` in the text."""
     source = f"{table.name}, row of {about}"
     entry = await table.entry(key)
     for _ in range(READS_MAX):

@@ -135,7 +135,7 @@ class _Walk:
         self._extents: dict[int, Extent] = {}
         self._losses = losses
         #: Segments whose missing bytes are known.
-        self._looked_at: set[int] = set()
+        self._inspected: set[int] = set()
         #: Results of `extents` that `_found` has not used yet.
         self._prefetched: dict[int, Extent | NoSuchSegmentError] = {}
 
@@ -210,10 +210,10 @@ class _Walk:
         """With losses, move segments to their first byte that is kept, and record the missing bytes."""
         if self._losses is None:
             return
-        new = sorted(self.cut.keys() - self._looked_at)
+        new = sorted(self.cut.keys() - self._inspected)
         self._prefetched = dict(zip(new, self.view.extents(new), strict=True)) if new else {}
         for segment in new:
-            self._looked_at.add(segment)
+            self._inspected.add(segment)
             found = self._found(segment)
             if segment not in self.end:
                 self._extents.setdefault(segment, found)

@@ -44,7 +44,7 @@ async def test_memory_and_checkpoints_are_bounded_by_what_is_active(lives: Incar
     container = await lives.start(active_segments_max=limit)
     checkpoint_bytes: list[int] = []
 
-    def look() -> None:
+    def check() -> None:
         metadata = container.state.metadata
         assert metadata.active_count <= limit
         assert len(metadata.by_id) <= limit + metadata.system_count
@@ -52,18 +52,18 @@ async def test_memory_and_checkpoints_are_bounded_by_what_is_active(lives: Incar
 
     for number in range(count):
         await container.create(name_of(number))
-        look()
+        check()
     for number in range(count):
         await container.find(name_of(number))
         await append(container, name_of(number), b"%08d" % number)
-        look()
+        check()
     first_half = max(checkpoint_bytes[:count])
     for number in range(count):
         assert await read_all(container, await container.find(name_of(number))) == b"%08d" % number
-        look()
+        check()
     assert max(checkpoint_bytes) < 2 * first_half
     container = await lives.restart(container)
-    look()
+    check()
     assert await read_all(container, await container.find(name_of(7))) == b"%08d" % 7
 
 
@@ -77,7 +77,7 @@ class CountedAttributes(dict[bytes, int]):
         return super().__iter__()
 
 
-async def test_values_that_cannot_go_are_not_looked_through(lives: Incarnations) -> None:
+async def test_values_that_cannot_go_are_not_scanned(lives: Incarnations) -> None:
     """Far more changed values than may stay cached cost a load nothing; of the others the oldest leave in batches."""
     container = await lives.start(attributes_in_memory_max=2, attributes_cached_max=8, attributes_unflushed_max=1000)
     segment = await container.create(A)
@@ -100,13 +100,13 @@ async def test_a_flush_of_many_segments_does_not_scan_all_of_them_for_each(
 ) -> None:
     """The storage writer is woken again while jobs run; what it inspects then is not everything, again and again."""
     count = 200
-    looks = 0
-    look = StorageWriter._look_in_steps
+    scans = 0
+    scan = StorageWriter._scan_in_steps
 
     def counted(self: StorageWriter) -> Iterator[None]:
-        nonlocal looks
-        looks += 1
-        yield from look(self)
+        nonlocal scans
+        scans += 1
+        yield from scan(self)
 
     container = await lives.start(flush_age_s=0.0, writer_interval_s=1000.0)
     for number in range(count):
@@ -116,47 +116,47 @@ async def test_a_flush_of_many_segments_does_not_scan_all_of_them_for_each(
         await append(container, name_of(number), b"%08d" % number)
     container.events.on_storage_work()
     await until(lambda: lives.chunks.calls["write"] > 0)
-    monkeypatch.setattr(StorageWriter, "_look_in_steps", counted)
+    monkeypatch.setattr(StorageWriter, "_scan_in_steps", counted)
     # Twice more while they run: those that do become due again.
-    for look_count in (1, 2):
+    for scan_count in (1, 2):
         container.events.on_storage_work()
-        await until(lambda least=look_count: looks >= least)  # type: ignore[misc]
+        await until(lambda least=scan_count: scans >= least)  # type: ignore[misc]
     lives.chunks.release("write")
     await until(lambda: all(container.segment(name_of(number)).storage_length == 8 for number in range(count)))
     # Storage finishes them in a few groups, how many is a matter of timing; a scan for each would be two hundred.
-    assert looks <= count // 10
+    assert scans <= count // 10
 
 
 async def test_held_appends_cause_no_scan_of_all_segments_while_jobs_run(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each append that is held asks for relief: for nothing while the storage writer is at it, else for a scan."""
-    looks = 0
-    look = StorageWriter._look_in_steps
+    scans = 0
+    scan = StorageWriter._scan_in_steps
 
     def counted(self: StorageWriter) -> Iterator[None]:
-        nonlocal looks
-        looks += 1
-        yield from look(self)
+        nonlocal scans
+        scans += 1
+        yield from scan(self)
 
     container = await lives.start(flush_age_s=0.0, writer_interval_s=1000.0)
     await container.create(name_of(0))
     lives.chunks.hold("write")
     await append(container, name_of(0), b"waits")
-    monkeypatch.setattr(StorageWriter, "_look_in_steps", counted)
+    monkeypatch.setattr(StorageWriter, "_scan_in_steps", counted)
     monkeypatch.setattr(container.throttle, "must_wait", lambda *, is_urgent: True)
     assert container.back_pressure.must_wait()
     await until(lambda: lives.chunks.calls["write"] > 0)
-    assert looks == 1
+    assert scans == 1
     for _ in range(100):
         assert container.back_pressure.must_wait()
         await asyncio.sleep(0)
-    assert looks == 1
+    assert scans == 1
     lives.chunks.release("write")
     await until(lambda: container.segment(name_of(0)).storage_length == 5)
     await until(lambda: len(container.writer.tasks) == 1)
     assert container.back_pressure.must_wait()
-    await until(lambda: looks >= 2)
+    await until(lambda: scans >= 2)
 
 
 async def test_a_log_that_cannot_be_truncated_is_not_searched_again(
@@ -236,8 +236,8 @@ async def test_start_stop_and_alarms_of_very_many_segments_give_others_their_tur
     await until(lambda: not container.checkpoints.is_pending)
     for segment in container.segments():
         segment.is_stuck = True
-    container.log_rewriter.look()
-    await until(lambda: not container.log_rewriter._is_looking)
+    container.log_rewriter.check()
+    await until(lambda: not container.log_rewriter._is_checking)
     assert container.log_rewriter.is_alarmed
     container = await lives.restart(container)
     await lives.stop(container)

@@ -285,18 +285,18 @@ async def test_a_table_that_is_filled_while_it_is_deleted_if_empty_stays(lives: 
 async def test_the_limit_holds_for_creations_that_come_together(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them has to look for the name among the inactive ones first, which takes a while."""
+    """Each of them has to search for the name among the inactive ones first, which takes a while."""
     container = await lives.start(active_segments_max=5)
     for number in range(8):
         await container.create(f"s/t{number}/0.#epoch.0")
     assert container.catalog.has_inactive
-    look = container.catalog._record
+    read = container.catalog._record
 
-    async def look_slowly(name: str) -> bytes | None:
+    async def read_slowly(name: str) -> bytes | None:
         await turns(3)
-        return await look(name)
+        return await read(name)
 
-    monkeypatch.setattr(container.catalog, "_record", look_slowly)
+    monkeypatch.setattr(container.catalog, "_record", read_slowly)
     most = 0
 
     async def create(number: int) -> None:
@@ -355,7 +355,7 @@ async def test_a_read_of_an_index_that_storage_does_not_answer_ends_in_time(live
 async def test_an_index_that_storage_does_not_open_ends_in_time(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first look into an index after a restart, with storage stuck."""
+    """The first read of an index after a restart, with storage stuck."""
     container = await lives.start(**SMALL)
     await container.create(A)
     segment = await give_attributes(container, A, 40)
@@ -376,17 +376,17 @@ async def test_an_index_that_storage_does_not_open_ends_in_time(
     assert await container.get_attribute(A, missing) == int.from_bytes(missing[6:], "big")
 
 
-async def test_looks_that_take_long_are_spaced_out(lives: Incarnations) -> None:
+async def test_scans_that_take_long_are_spaced_out(lives: Incarnations) -> None:
     """By this clock a scan takes 3 ms, so that the next one has to wait for 30, however often it is called for."""
     container = await lives.start()
     await pause_writer(container)
     writer = container.writer
-    looks = 0
+    scans = 0
     ticks = itertools.count()
 
-    def look() -> Iterator[None]:
-        nonlocal looks
-        looks += 1
+    def scan() -> Iterator[None]:
+        nonlocal scans
+        scans += 1
         writer._wake.set()
         return iter(())
 
@@ -399,13 +399,13 @@ async def test_looks_that_take_long_are_spaced_out(lives: Incarnations) -> None:
         def create_task(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
             return asyncio.get_running_loop().create_task(coroutine)
 
-    writer._look_in_steps = look  # type: ignore[method-assign]  # To count.
+    writer._scan_in_steps = scan  # type: ignore[method-assign]  # To count.
     writer._loop = SlowClock()  # type: ignore[assignment]  # What the writer uses of it.
     writer.start()
     writer._wake.set()
     await turns(20)
-    assert looks == 1
-    await until(lambda: looks >= 2)
+    assert scans == 1
+    await until(lambda: scans >= 2)
 
 
 async def test_names_of_segments_that_were_freed_are_forgotten(lives: Incarnations) -> None:

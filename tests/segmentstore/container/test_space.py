@@ -36,10 +36,10 @@ class Place:
         self.free_bytes = free_bytes
         self.gate = asyncio.Event()
         self.gate.set()
-        self.look_count = 0
+        self.check_count = 0
 
     async def space(self) -> DiskSpace | None:
-        self.look_count += 1
+        self.check_count += 1
         await self.gate.wait()
         return DiskSpace(self.free_bytes, 1 << 41)
 
@@ -52,19 +52,19 @@ async def test_writes_of_users_wait_below_the_mark_and_those_for_readers_do_not(
     """At the mark nothing waits, one byte below it does; it ends when a quarter more is free."""
     log = Place(1000)
     watch = watch_over(log, Place())
-    await watch.look_at_log()
+    await watch.check_log()
     watch.check(SEGMENT)
     log.free_bytes = 999
-    await watch.look_at_log()
+    await watch.check_log()
     with pytest.raises(StorageFullError, match="999 bytes are free beside the log of container 3"):
         watch.check(SEGMENT)
     for name in ("_system/_tables/x/0.#epoch.0", "shop/_RGaudit/0.#epoch.0", "shop/audit_penstockrg/0.#epoch.0"):
         watch.check(name)
     log.free_bytes = 1249
-    await watch.look_at_log()
+    await watch.check_log()
     assert watch.is_log_low
     log.free_bytes = 1250
-    await watch.look_at_log()
+    await watch.check_log()
     watch.check(SEGMENT)
 
 
@@ -89,10 +89,10 @@ async def test_a_small_file_system_has_a_share_for_its_mark() -> None:
     settings = replace(SETTINGS, log_free_bytes_min=1 << 50, log_free_percent_max=10)
     log = Place((1 << 41) // 10)
     watch = watch_over(log, Place(), settings)
-    await watch.look_at_log()
+    await watch.check_log()
     assert not watch.is_log_low
     log.free_bytes -= 1
-    await watch.look_at_log()
+    await watch.check_log()
     assert watch.is_log_low
 
 
@@ -104,9 +104,9 @@ async def test_a_check_that_hangs_is_abandoned_and_changes_nothing() -> None:
     await until(lambda: watch.is_storage_low)
     storage.gate.clear()
     storage.free_bytes = 1 << 40
-    looks = storage.look_count
-    await until(lambda: log.look_count > 5)
-    assert storage.look_count <= looks + 1
+    before = storage.check_count
+    await until(lambda: log.check_count > 5)
+    assert storage.check_count <= before + 1
     assert watch.is_storage_low
     log.free_bytes = 5
     await until(lambda: watch.is_log_low)
@@ -123,7 +123,7 @@ async def test_a_check_of_free_space_that_hangs_delays_no_start() -> None:
     watch = watch_over(log, Place(), replace(SETTINGS, check_timeout_s=0.002))
     log.gate.clear()
     async with asyncio.timeout(60):
-        await watch.look_at_log()
+        await watch.check_log()
     assert not watch.is_log_low
     task = asyncio.create_task(watch.watch_log())
     log.gate.set()

@@ -69,7 +69,7 @@ async def test_one_parent_does_not_take_the_share_of_others(lives: Incarnations)
 
 
 async def test_creations_at_the_same_moment_do_not_pass_the_limit(lives: Incarnations) -> None:
-    """Each looks for its name first: what has come meanwhile counts."""
+    """Each looks up its name first: what has come meanwhile counts."""
     container = await lives.start(transients=TransientSettings(parent_max=3))
     results = await asyncio.gather(
         *(container.create(transient(number)) for number in range(10)), return_exceptions=True

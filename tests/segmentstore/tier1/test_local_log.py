@@ -313,7 +313,7 @@ async def test_zombie_files_and_bytes_never_come_back() -> None:
     await append(zombie, b"kept")
     owner = make_log(disk, seed=2)
     await owner.open()
-    # Write as the zombie would if it never looked: its frames are good, and synced.
+    # Write as the zombie would if it never checked: its frames are good, and synced.
     zombie._directory.check_owned = zombie._directory.check_unclaimed = lambda: None  # type: ignore[method-assign]
     for _ in range(10):
         await append(zombie, b"z" * 9000)
@@ -917,14 +917,14 @@ async def test_disable_is_possible_after_an_open_that_found_corruption() -> None
 @pytest.mark.parametrize("is_mapped", [True, False])
 async def test_a_single_append_is_one_call_and_a_memory_check(is_mapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the epoch file can be mapped nothing asks for its name; else each batch does. Both see a later claim."""
-    looks: list[str] = []
+    checked: list[str] = []
     is_linked = SimulatedFile.is_linked
 
-    def look(self: SimulatedFile) -> bool:
-        looks.append(self.path)
+    def counted(self: SimulatedFile) -> bool:
+        checked.append(self.path)
         return is_linked(self)
 
-    monkeypatch.setattr(SimulatedFile, "is_linked", look)
+    monkeypatch.setattr(SimulatedFile, "is_linked", counted)
     if not is_mapped:
         monkeypatch.setattr(SimulatedFile, "share", lambda self, offset: None)
     disk = new_disk()
@@ -932,11 +932,11 @@ async def test_a_single_append_is_one_call_and_a_memory_check(is_mapped: bool, m
     await log.open()
     calls: list[str] = []
     disk.hook = lambda call, path: calls.append(call)
-    looks.clear()
+    checked.clear()
     for _ in range(5):
         await append(log, b"alone")
     assert calls == ["write", "sync"] * 5
-    assert len(looks) == (0 if is_mapped else 5)
+    assert len(checked) == (0 if is_mapped else 5)
     await make_log(disk, seed=1).open()
     with pytest.raises(LogFencedError):
         await append(log, b"too late")

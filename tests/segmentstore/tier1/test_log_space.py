@@ -173,7 +173,7 @@ async def test_files_kept_for_re_use_are_given_back_when_room_becomes_short() ->
     await log.close()
 
 
-async def test_room_that_vanishes_between_the_look_and_the_write_costs_nothing() -> None:
+async def test_space_that_vanishes_between_the_check_and_the_write_costs_nothing() -> None:
     """The file system says that there is room, the write says that there is not: the reserve is used, no file left."""
     disk = SimulatedDisk(random.Random(1))
     log = await opened_with_reserve(disk)

@@ -395,19 +395,19 @@ async def test_nothing_is_read_where_there_is_nothing_new() -> None:
     world = Stored()
     await world.write([3] * 40)
     joiner = await rounds_until_nothing_is_joined(world)
-    looked: list[str] = []
+    scanned: list[str] = []
     original = world.open_storage.join_chunks
 
     async def join_chunks(segment: str, *arguments: object) -> object:
-        looked.append(segment)
+        scanned.append(segment)
         return await original(segment, *arguments)  # type: ignore[arg-type]  # Passed on.
 
     world.open_storage.join_chunks = join_chunks  # type: ignore[method-assign, assignment]
     assert await world.round(joiner)
-    assert looked == []
+    assert scanned == []
     await world.write([3] * 4)
     assert await world.round(joiner)
-    assert looked
+    assert scanned
 
 
 @pytest.mark.parametrize("problem", [StorageFullError("full"), StorageUnavailableError("away")])

@@ -73,7 +73,7 @@ async def touched(count: int) -> dict[str, tuple[int, int, int]]:
         "page of the layout": lambda: storage.chunks_of(SEGMENT, offset=count // 2, limit=3),
         "append": lambda: storage.write(SEGMENT, count, [b"y"]),
         "truncate": lambda: storage.truncate(SEGMENT, 2),
-        "look for orphans": lambda: storage.unrecorded([orphan]),
+        "find orphans": lambda: storage.unrecorded([orphan]),
         "list": lambda: listed(storage),
         "merge": lambda: storage.concat(SEGMENT, count + 1, OTHER),
         "read of what was merged": lambda: storage.read(SEGMENT, count + 1 + count // 2, 1),
@@ -210,7 +210,7 @@ async def test_a_merge_changes_three_records_however_many_chunks_come_with_it(wo
     assert (await world.chunk_records())[3:] == before
 
 
-async def test_many_small_merges_are_read_by_a_few_looks_into_the_table(world: World) -> None:
+async def test_many_small_merges_are_read_by_a_few_reads_of_the_table(world: World) -> None:
     """As transactions leave them, each a chunk of its own: a call of the table may wait for the log."""
     world.table = table = CountedTable()
     storage = world.storage()

@@ -247,7 +247,7 @@ async def test_zombie_changes_nothing_and_is_reported(world: World) -> None:
     await new.open(OTHER)
     before = world.table.entries()
     chunks = await world.chunk_names()
-    for _ in range(2):  # With what it remembers, and after it had to look again.
+    for _ in range(2):  # With what it remembers, and after it had to read again.
         for call in (
             old.write(SEGMENT, 13, [b"ZOMBIE" * 4]),
             old.truncate(SEGMENT, 12),
@@ -803,7 +803,7 @@ class PausedReads(WrappedChunkStorage):
 
 
 @pytest.mark.parametrize("change", ["truncate", "truncate-elsewhere", "delete"])
-async def test_reader_whose_chunk_is_deleted_looks_again(world: World, change: str) -> None:
+async def test_reader_whose_chunk_is_deleted_reads_the_records_again(world: World, change: str) -> None:
     paused = PausedReads(world.chunks)
     storage = ChunkedStorage(paused, world.table, epoch=1, runtime=world.runtime, settings=SMALL)
     await storage.write(SEGMENT, 0, [bytes(range(30))])

@@ -352,7 +352,7 @@ def test_the_identity_is_written_once_with_any_lost_request(call: str, fault: Fi
     assert simulate(scenario).fault_counts == {fault: 1}
 
 
-def test_looks_are_repeated_when_the_connection_breaks_and_only_so_often() -> None:
+def test_reads_are_repeated_when_the_connection_breaks_and_only_so_often() -> None:
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         await storage.create_with_content(NAME, [b"abc"])
         for call in ("read", "stat", "list"):

@@ -179,7 +179,7 @@ def test_under_all_faults_what_was_created_is_there_and_what_exists_was_created_
 
 
 class _Missing(SimulatedObjects):
-    """A bucket that is not there: creations say so, and looks cannot."""
+    """A bucket that is not there: creations report it, and reads cannot."""
 
     async def put_new(self, key: str, content: Buffer, tag: str) -> None:
         self.put_count = getattr(self, "put_count", 0) + 1

@@ -652,7 +652,7 @@ async def test_any_history_equals_the_model(
                 continue
             models[name] = target  # type: ignore[assignment]
         except (Died, OutcomeUnknownError):
-            # The next incarnation looks which of the two states there is; there is no third.
+            # The next incarnation checks which of the two states there is; there is no third.
             fate = Fate()
             storage = world.incarnation(fate)
             stored = await storage.open(name)

@@ -44,11 +44,11 @@ class Slow(MemoryChunkStorage):
         self.answers = asyncio.Event()
         self.answers.set()
         self.error: StorageError | None = None
-        self.look_count = 0
+        self.check_count = 0
         self.creation_count = 0
 
     async def read_identity(self) -> bytes | None:
-        self.look_count += 1
+        self.check_count += 1
         await self.answers.wait()
         if self.error is not None:
             raise self.error
@@ -206,7 +206,7 @@ async def test_of_two_clusters_that_begin_at_once_one_is_refused() -> None:
     patient = StorageGuardSettings()
     first, second = (GuardedChunkStorage(inner, cluster_id=cluster, settings=patient) for cluster in ("ours", "theirs"))
     claims = asyncio.gather(first.claim(no_logs), second.claim(no_logs), return_exceptions=True)
-    await until(lambda: inner.look_count == 2)  # Neither has seen an identity.
+    await until(lambda: inner.check_count == 2)  # Neither has seen an identity.
     inner.answers.set()
     ends = await claims
     assert sorted(type(end).__name__ for end in ends) == ["NoneType", "StorageIdentityError"]
@@ -263,10 +263,10 @@ async def test_storage_that_hangs_or_fails_is_unavailable_and_not_asked_more_and
     storage.start()
     inner.answers.clear()
     await until(lambda: "did not answer within 0.05 s" in (storage.problem or ""))
-    look_count = inner.look_count
+    check_count = inner.check_count
     with pytest.raises(StorageUnavailableError, match="did not answer"):
         await storage.check()
-    assert inner.look_count == look_count  # The one that hangs is still the only one.
+    assert inner.check_count == check_count  # The one that hangs is still the only one.
     inner.answers.set()
     await until(lambda: storage.is_available)
     inner.error = ChunkError("identity", "input/output error")
@@ -309,14 +309,14 @@ async def test_a_new_cluster_and_one_that_is_refused_wait_for_their_storage(erro
         inner.answers.clear()
     storage = guard(inner)
     waiting = asyncio.create_task(storage.claim_when_there(no_logs if error is None else logs))
-    await until(lambda: inner.look_count > (0 if error is None else 2))
+    await until(lambda: inner.check_count > (0 if error is None else 2))
     assert not (await asyncio.wait((waiting,), timeout=0.1))[0]
     waiting.cancel()
     await storage.close()
 
 
 async def test_a_probe_of_the_storage_of_another_cluster_does_not_claim_it() -> None:
-    """A creation that is under way, past this guard, when the look finds another identity still creates nothing."""
+    """A creation that is under way, past this guard, when the check finds another identity still creates nothing."""
     inner = MemoryChunkStorage()
     storage = guard(inner)
     await storage.claim(no_logs)

@@ -21,8 +21,8 @@ from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.tables.entries import pack_slot
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock_simulation.checks.invariants import (
-    ChunkLooks,
     InvariantMonitor,
+    SeenChunks,
     check_cache,
     check_container,
     check_incarnations,
@@ -89,8 +89,8 @@ async def test_invariants_hold_through_random_work_and_crashes(seed: int) -> Non
     world = Incarnations()
     monitor = InvariantMonitor()
     work = Work(rng)
-    look_count = 0
-    looks: ChunkLooks = {}
+    check_count = 0
+    seen: SeenChunks = {}
     for _ in range(3):
         container = await world.start(checkpoint_log_bytes=30_000, table_compact_bytes=2_000)
         for _ in range(15):
@@ -98,18 +98,18 @@ async def test_invariants_hold_through_random_work_and_crashes(seed: int) -> Non
             for _ in range(rng.randint(0, 30)):
                 await asyncio.sleep(0)
                 check_now(world, container, monitor)
-                look_count += 1
+                check_count += 1
             for result in await asyncio.gather(*calls, return_exceptions=True):
                 assert result is None or not isinstance(result, BaseException) or isinstance(result, PenstockError)
             check_now(world, container, monitor)
         assert container.status is ContainerStatus.RUNNING
         assert await check_tables(container) == []
-        assert await check_storage(container, looks) == []
+        assert await check_storage(container, seen) == []
         if rng.random() < 0.5:
             await container.flush()
-            assert await check_storage(container, looks) == []
+            assert await check_storage(container, seen) == []
         await world.crash(container)
-    assert look_count > 200
+    assert check_count > 200
 
 
 async def running() -> tuple[Incarnations, SegmentContainer, Segment]:
@@ -303,15 +303,15 @@ async def test_storage_that_differs_is_named() -> None:
 async def test_chunk_that_grows_under_another_epoch_is_named() -> None:
     world, container, segment = await running()
     (chunk,) = await container.storage.layout(segment)
-    looks: ChunkLooks = {}
-    assert await check_storage(container, looks) == []
-    assert looks[chunk.name] == (600, 1)
+    seen: SeenChunks = {}
+    assert await check_storage(container, seen) == []
+    assert seen[chunk.name] == (600, 1)
     await world.crash(container)
     container = await world.start()
-    looks[chunk.name] = (500, 1)  # As if epoch 1 had written again after the look.
-    assert await check_storage(container, looks) == []
-    looks[chunk.name] = (500, 2)
-    (violation,) = await check_storage(container, looks)
+    seen[chunk.name] = (500, 1)  # As if epoch 1 had written again after the check.
+    assert await check_storage(container, seen) == []
+    seen[chunk.name] = (500, 2)
+    (violation,) = await check_storage(container, seen)
     assert f"G10: chunk {chunk.name} grew from 500 to 600 bytes after epoch 1" in violation
 
 
@@ -348,10 +348,10 @@ async def test_a_log_that_stays_too_long_is_named_later_while_its_data_are_copie
     _, container, _ = await running()
     monitor = InvariantMonitor()
     container.checkpoints._cut_at_bytes = -(1 << 40)
-    looks = 0
+    check_count = 0
     while not (found := monitor.observe([container])):
-        looks += 1
+        check_count += 1
         container.log_rewriter.carried_bytes += 300 * is_copied
-        assert looks < 100
+        assert check_count < 100
     assert "its log has" in found[0]
-    assert looks == (40 if is_copied else 8)
+    assert check_count == (40 if is_copied else 8)

@@ -43,7 +43,7 @@ def supported_versions(project_file: Path) -> list[str]:
 def find_interpreter(version: str, environment: Mapping[str, str]) -> Interpreter | None:
     """Return the first interpreter of a version that starts, or None.
 
-    Looked at, in sequence: the running interpreter, ``python3.N`` in each directory of ``PATH``, pyenv's versions (the
+    Searched, in sequence: the running interpreter, ``python3.N`` in each directory of ``PATH``, pyenv's versions (the
     newest first), and what ``uv python find`` names.
 
     Args:

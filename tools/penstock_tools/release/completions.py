@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typer._completion_shared import get_completion_script
 
-#: Where each shell looks for the script of a program, below ``share``.
+#: Where each shell searches for the script of a program, below ``share``.
 PLACES = {
     "bash": "bash-completion/completions/penstock",
     "zsh": "zsh/site-functions/_penstock",

@@ -271,8 +271,8 @@ class ControllerClient(
                         if unknown_count == _UNKNOWN_COUNT_MAX:
                             raise unknown_means(details) from None
                     if code == grpc.StatusCode.INTERNAL and on_internal is not None:
-                        look, on_internal = on_internal, None
-                        await look()
+                        check, on_internal = on_internal, None
+                        await check()
                     if cause is not Exhaustion.TOO_MANY_CALLS:
                         is_unsure = True
                     if code != grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -11,10 +11,10 @@ from penstock.model.errors import ConnectionLostError, ProtocolError
 from penstock.wire.connection import ConnectionSettings, WireConnection, open_connection
 
 #: Time limit of the probe, on top of `first_contact_timeout_s`: together they stay below 2 s.
-LOOK_TIMEOUT_S = 0.3
+PROBE_TIMEOUT_S = 0.3
 
 
-class _Look(WireConnection):
+class _Probe(WireConnection):
     """A connection to a server that need not be a segment store."""
 
     def _tell_broken(self, error: ProtocolError) -> None:
@@ -32,9 +32,9 @@ async def describe_address(
     if len(addresses) > 1:
         return f"check that servers run there ({start})"
     host, _, port = addresses[0].rpartition(":")
-    look = ConnectionSettings(
-        connect_timeout_s=LOOK_TIMEOUT_S,
-        request_timeout_s=LOOK_TIMEOUT_S,
+    probe = ConnectionSettings(
+        connect_timeout_s=PROBE_TIMEOUT_S,
+        request_timeout_s=PROBE_TIMEOUT_S,
         keepalive_interval_s=settings.keepalive_interval_s,
     )
     if (problem := await _tls_problem(host.strip("[]"), int(port), tls)) is not None:
@@ -42,7 +42,7 @@ async def describe_address(
     if tls is not None:
         return f"check that a controller runs there ({start})"
     try:
-        connection = await open_connection(host.strip("[]"), int(port), settings=look, factory=_Look)
+        connection = await open_connection(host.strip("[]"), int(port), settings=probe, factory=_Probe)
     except ConnectionLostError as error:
         if isinstance(error.__cause__, TimeoutError):
             return f"no answer from this address: check it, or start a server ({start})"
@@ -66,7 +66,7 @@ async def _tls_problem(host: str, port: int, tls: ssl.SSLContext | None) -> str 
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     try:
-        async with asyncio.timeout(LOOK_TIMEOUT_S):
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
             transport, first = await asyncio.get_running_loop().create_connection(_First, host, port, ssl=context)
     except ssl.SSLCertVerificationError as error:
         if tls is None:
@@ -90,7 +90,7 @@ async def _tls_problem(host: str, port: int, tls: ssl.SSLContext | None) -> str 
     if tls is None:
         transport.close()
         return "the server at this address uses TLS: connect with tls:// instead of tcp://"
-    await asyncio.wait([first.is_closed_unread], timeout=LOOK_TIMEOUT_S)
+    await asyncio.wait([first.is_closed_unread], timeout=PROBE_TIMEOUT_S)
     is_refused = first.is_closed_unread.done() and first.is_closed_unread.result()
     transport.close()
     if not is_refused:

@@ -158,7 +158,7 @@ class TransactionCalls(ABC):
     async def transaction_state(self, scope: str, stream: str, transaction: pb.TxnId) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
         request = pb.TxnRequest(streamInfo=_stream(scope, stream), txnId=transaction)
-        what = _named("look for", scope, stream, transaction)
+        what = _named("check", scope, stream, transaction)
         reply = await self._ask(self._stub.checkTransactionState, request, what)
         return pb.TxnState.State.Name(reply.state)
 

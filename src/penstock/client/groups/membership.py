@@ -125,7 +125,7 @@ class GroupMembership:
         self._left: GroupState | None = None
         self._keeper = GroupLeader(record, name, cluster)
         self._ends = SegmentEnds(
-            cluster, f"{record.scope}/{record.name}", on_removed=self._keeper.look_soon, on_error=self._note
+            cluster, f"{record.scope}/{record.name}", on_removed=self._keeper.poll_soon, on_error=self._note
         )
         self._working_s = 0.0
         self._beaten_s = 0.0

@@ -40,7 +40,7 @@ def beat_interval_s(settings: ClientSettings, state: GroupState) -> float:
 class GroupLeader:
     """See the module. No call raises a `PenstockError`, or takes longer than `beat_interval_s` of the group.
 
-    Otherwise its reader would look dead meanwhile.
+    Otherwise its reader would appear dead meanwhile.
     """
 
     def __init__(self, record: GroupRecord, reader: str, cluster: Cluster) -> None:
@@ -58,11 +58,11 @@ class GroupLeader:
         self._checkpoint_s = float("-inf")
         self._swept_s = asyncio.get_running_loop().time()
         # The streams were checked when the group was opened.
-        self._looked_s = asyncio.get_running_loop().time()
+        self._polled_s = asyncio.get_running_loop().time()
 
-    def look_soon(self) -> None:
+    def poll_soon(self) -> None:
         """Check for added and removed streams at the next `keep`."""
-        self._looked_s = float("-inf")
+        self._polled_s = float("-inf")
 
     def checkpoint_due(self, state: GroupState) -> int | None:
         """Return the number of the checkpoint that this reader must start, if one is due."""
@@ -89,10 +89,10 @@ class GroupLeader:
         if now_s - self._published_s >= self._settings.reader_group_publish_interval_s:
             self._published_s = now_s
             await self._publish(state)
-        if now_s - self._looked_s < self._settings.reader_group_stream_refresh_s:
+        if now_s - self._polled_s < self._settings.reader_group_stream_refresh_s:
             return False
-        self._looked_s = now_s
-        return await self._look_for_streams(state)
+        self._polled_s = now_s
+        return await self._poll_streams(state)
 
     async def leave(self, state: GroupState) -> None:
         """Publish the positions of a group that its last reader has left: until one joins, nothing else does."""
@@ -145,9 +145,9 @@ class GroupLeader:
             self._published[stream] = (state.generation, cut)
         elif found is Publication.OVERTAKEN:
             # The record must follow the controller's configuration first.
-            self.look_soon()
+            self.poll_soon()
 
-    async def _look_for_streams(self, state: GroupState) -> bool:
+    async def _poll_streams(self, state: GroupState) -> bool:
         with within("find streams", beat_interval_s(self._settings, state), "position_interval_s"):
             try:
                 return await self._streams.refresh() != state.generation

@@ -89,7 +89,7 @@ class StateChanges(Generic[State]):
     """Iterates over the states of a shared state. After an error, iteration can be continued.
 
     Args:
-        look: fetches new entries, and returns the newest state.
+        poll: fetches new entries, and returns the newest state.
         growth: of the stream's segment.
         check: raises once the shared state is closed.
         is_from_now: begin with the first state after the first call; otherwise with the current one.
@@ -97,13 +97,13 @@ class StateChanges(Generic[State]):
 
     def __init__(
         self,
-        look: Callable[[], Awaitable[StateChange[State]]],
+        poll: Callable[[], Awaitable[StateChange[State]]],
         growth: Growth,
         check: Callable[[], object],
         *,
         is_from_now: bool,
     ) -> None:
-        self._poll = look
+        self._poll = poll
         self._growth = growth
         self._check = check
         self._is_from_now = is_from_now

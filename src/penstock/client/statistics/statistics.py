@@ -399,9 +399,9 @@ def _segments(
     report: ContainerReport, rows: Sequence[SegmentRow], earlier: ContainerLoad | None, old: Sequence[SegmentLoad]
 ) -> Generator[None, None, dict[str, SegmentLoad]]:
     """Return the segments of a container by name: the previous ones, updated by the changes."""
-    has_looked = earlier is None or report.measured_s > earlier.measured_s
+    is_newer = earlier is None or report.measured_s > earlier.measured_s
     # A segment without changes got no data since the last report.
-    segments = {load.name: _silent(load) if has_looked and load.bytes_per_s else load for load in old}
+    segments = {load.name: _silent(load) if is_newer and load.bytes_per_s else load for load in old}
     known = {load.name: load for load in old}
     yield
     for number, row in enumerate(rows, start=1):

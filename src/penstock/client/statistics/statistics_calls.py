@@ -182,10 +182,10 @@ class StatisticsCalls:
         self._recreations = {name: found for name, found in self._recreations.items() if name in names}
         lags: dict[str, GroupLag] = {}
 
-        async def look(name: str) -> GroupLag:
+        async def read_lag(name: str) -> GroupLag:
             return await self._lag(name, statistics)
 
-        for name, found in zip(names, await for_each(names, look, _GROUPS_AT_ONCE), strict=True):
+        for name, found in zip(names, await for_each(names, read_lag, _GROUPS_AT_ONCE), strict=True):
             if isinstance(found, NoSuchReaderGroupError):
                 if not is_all:
                     raise found

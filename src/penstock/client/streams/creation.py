@@ -80,8 +80,8 @@ async def _table_exists(controller: ControllerClient, scope: str, name: str) -> 
     return True
 
 
-async def _is_known_to_exist(look: Awaitable[bool]) -> bool:
+async def _is_known_to_exist(check: Awaitable[bool]) -> bool:
     try:
-        return await look
+        return await check
     except ControllerUnavailableError:
         return False  # The outcome stays unknown.

@@ -52,7 +52,7 @@ class TableWatch:
         self._lengths: dict[str, int] = {}
         self._versions: dict[str, dict[bytes, int]] = {name: {} for name in self._names}
         self._is_known = not is_from_now
-        self._looking: AsyncIterator[KeyChange] | None = None
+        self._polling: AsyncIterator[KeyChange] | None = None
         self._is_waiting = False
 
     async def next_change(self) -> KeyChange:
@@ -70,9 +70,9 @@ class TableWatch:
             with within(f"watch table {self._table.name}", settings.retry_time_max_s, "retry_time_max_s"):
                 if not self._is_known:
                     await self._learn()
-                looking, self._looking = self._looking or self._poll(), None
-                async for change in looking:
-                    self._looking = looking
+                polling, self._polling = self._polling or self._poll(), None
+                async for change in polling:
+                    self._polling = polling
                     return change
             self._is_waiting = True
 

@@ -312,7 +312,7 @@ class BlockSender:
     def _begin_wait(self) -> None:
         if self._wait is None and self._pool.waits is not None:
             self._wait = self._pool.waits.begin(
-                f"write to {_stream_of(self.segment)}", why=NO_ACKNOWLEDGEMENT, on_long=self._look_into
+                f"write to {_stream_of(self.segment)}", why=NO_ACKNOWLEDGEMENT, on_long=self._inspect_store
             )
 
     def _end_wait(self, *, is_failed: bool = False) -> None:
@@ -335,7 +335,7 @@ class BlockSender:
             return None
         return self._pool.store_states.state(endpoint, self.segment)
 
-    def _look_into(self, wait: Wait) -> None:
+    def _inspect_store(self, wait: Wait) -> None:
         """Determine the reason of a long wait; give up when a full disk has lasted for `retry_time_max_s`."""
         if self._session_end is None:
             # Between two sessions, the reason is that of the last attempt.

@@ -113,10 +113,10 @@ class SingleAppender:
         return None if state is None else state.full
 
     def _begin(self, wait: Wait) -> None:
-        wait.on_long = self._look_into
+        wait.on_long = self._inspect_store
         self._last_full = None
 
-    def _look_into(self, wait: Wait) -> None:
+    def _inspect_store(self, wait: Wait) -> None:
         endpoint = self._pool.known_endpoint(self._segment)
         if endpoint is None:
             return  # The last attempt has failed, and the next one locates the store again.

@@ -20,7 +20,7 @@ from penstock.rpc import controller_pb2 as pb
 from penstock.security.audit_log import AuditEntry, AuditLog
 from penstock.security.refusal_limit import RefusalLimit, with_left_out
 
-#: Calls that need write access, and change nothing that an administrator would look for.
+#: Calls that need write access, and change nothing that an administrator would search for.
 NOT_CHANGES: frozenset[str] = frozenset({
     "getControllerToBucketMapping", "getCurrentSegments", "getCurrentSegmentsKeyValueTable", "getDelegationToken",
     "getEpochSegments", "getSegments", "listSubscribers", "noteTimestampFromWriter", "pingTransaction",

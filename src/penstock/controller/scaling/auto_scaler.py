@@ -71,9 +71,9 @@ class AutoScaler:
         """Inspect loads until cancelled."""
         while True:
             await asyncio.sleep(self._settings.interval_s)
-            await self.look()
+            await self.poll()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Query every container once, and start the scales that their advice calls for. Raises no transient error."""
         self._mutes.forget_old(asyncio.get_running_loop().time())
         containers = range(self._container_count)
@@ -123,7 +123,7 @@ class AutoScaler:
 
     async def _serve(self, scope: str, stream: str, loads: _Loads) -> None:
         """Start the scale that the loads of a stream call for, if any."""
-        looked_at = _Loads(dict(loads.hot), set(loads.cold))
+        inspected = _Loads(dict(loads.hot), set(loads.cold))
         try:
             policy, current = await self._context.catalog.on_stream(scope, stream, _policy_and_epoch)
             if not loads.hot and can_merge(current, policy):
@@ -140,9 +140,9 @@ class AutoScaler:
             )  # fmt: skip
             return
         now_s = asyncio.get_running_loop().time()
-        for segment in looked_at.hot:
+        for segment in inspected.hot:
             self._mutes.mute(segment_name(scope, stream, segment), ScaleDirection.UP, now_s)
-        for segment in looked_at.cold:
+        for segment in inspected.cold:
             self._mutes.mute(segment_name(scope, stream, segment), ScaleDirection.DOWN, now_s)
 
     async def _ask_neighbours(self, scope: str, stream: str, current: EpochRecord, loads: _Loads) -> None:

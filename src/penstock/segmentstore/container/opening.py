@@ -327,7 +327,7 @@ class ContainerOpening:
             adopt=adoptions.adopt if storage.layout_mode is LayoutMode.LAYOUT_UPGRADE else None,
             now_ms=self._runtime.wall_clock_ms,
         )
-        await self.space.look_at_log()
+        await self.space.check_log()
         recovered = parts.recovered
         logger.info(
             "container %d runs: epoch %d, %d segments, replayed %d operations (%d bytes)",

@@ -19,7 +19,7 @@ from penstock.segmentstore.tier1.durable_log import DurableLog
 logger: logging.Logger = logging.getLogger(__name__)
 
 #: Ownership checks of an idle container per lease: one may fail, and another be late, before reads are refused.
-_LOOKS_PER_LEASE = 3
+_CHECKS_PER_LEASE = 3
 #: Where each check is billed: the age, in leases, at which a container that gives answers renews the confirmation.
 _RENEWED_AT = 0.9
 _PAUSE_S_MIN = 0.001
@@ -91,7 +91,7 @@ class OwnershipLease:
         Raises `LogFencedError` if the log has another owner, `LogClosedError` if it has failed.
         """
         is_billed = self._log.is_check_billed
-        interval_s = self.lease_s * _RENEWED_AT if is_billed else self.lease_s / _LOOKS_PER_LEASE
+        interval_s = self.lease_s * _RENEWED_AT if is_billed else self.lease_s / _CHECKS_PER_LEASE
         pause_s = self.lease_s * (1 - _RENEWED_AT) if is_billed else interval_s
         while True:
             if (rest_s := self._rest_s(interval_s)) > 0:

@@ -100,7 +100,7 @@ class SpaceWatch:
                 "(segment_store.container.space.log_free_bytes_min sets the minimum)"
             )
 
-    async def look_at_log(self) -> None:
+    async def check_log(self) -> None:
         """Check once, so that a container starting on a full disk does not accept writes first."""
         await self._check(self._log)
 

@@ -230,9 +230,9 @@ class DamagedLog:
             scanner = FrameScanner(handle, path, file.header, offset, None)
             while scanner.offset < limit:
                 offset = scanner.offset
-                lone = scanner.next_lone(limit)
-                if lone is not None:
-                    for payload in lone.payloads:
+                single = scanner.next_singles(limit)
+                if single is not None:
+                    for payload in single.payloads:
                         if offset > forgotten:
                             yield payload
                         offset += BLOCK_LENGTH

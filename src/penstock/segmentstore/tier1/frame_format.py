@@ -210,7 +210,7 @@ def encode_frame(salt: int, frame: FrameHeader, payload: Sequence[Buffer], out: 
         out.append(padding(frame.end))
 
 
-def encode_lone_frame_constants(file: FileHeader) -> bytes:
+def encode_single_frame_constants(file: FileHeader) -> bytes:
     """Return the checksummed part of the header of a data frame that is a batch of its own.
 
     Payload length, offset, sequence number and synced offset are zeros.

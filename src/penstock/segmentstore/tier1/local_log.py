@@ -340,9 +340,9 @@ class LocalLog:
         """Schedule the trailer that records that the last batch was synced."""
         if self._trailer_timer is None:
             loop = asyncio.get_running_loop()
-            self._trailer_timer = loop.call_at(self._trailer_due_s, self._look_at_trailer)
+            self._trailer_timer = loop.call_at(self._trailer_due_s, self._check_trailer)
 
-    def _look_at_trailer(self) -> None:
+    def _check_trailer(self) -> None:
         self._trailer_timer = None
         if self._is_trailer_due():
             self._wake()

@@ -31,7 +31,7 @@ from penstock.segmentstore.tier1.frame_format import (
     later_frame_length,
 )
 from penstock.segmentstore.tier1.log_records import EPOCH_FILE, EpochRecord
-from penstock.segmentstore.tier1.lone_frames import LoneFrames, lone_frames
+from penstock.segmentstore.tier1.single_frames import SingleFrames, single_frames
 
 READ_LENGTH = 4 * 1024 * 1024
 #: Read length for columns of frames: memory of this size is reused, larger blocks are allocated again by the system.
@@ -140,7 +140,7 @@ class FrameScanner:
             except LaterFormatError as error:
                 raise error.at(f"{self._path}, frame at byte {self.offset},") from error
 
-    def next_lone(self, end: int) -> LoneFrames | None:
+    def next_singles(self, end: int) -> SingleFrames | None:
         """Return the frames of the next blocks before `end`, if each block has one frame, and advance past them.
 
         None if there are too few of them, or anything else: then `next` determines what it is.
@@ -158,7 +158,7 @@ class FrameScanner:
         if count < COLUMN_LENGTH_MIN:
             return None
         start = self.offset - self._window_offset
-        found = lone_frames(self._window, start, self.offset, self._header, sequence, count)
+        found = single_frames(self._window, start, self.offset, self._header, sequence, count)
         pace.note(0 if found is None else len(found.payloads), count)
         if found is None:
             return None
@@ -340,16 +340,16 @@ def read_frames(
         total = 0
         while scanner.offset < file.end and total < length_max:
             at = scanner.offset
-            lone = scanner.next_lone(file.end)
-            if lone is not None:
+            single = scanner.next_singles(file.end)
+            if single is not None:
                 if payloads:
                     runs.append(LogFrameRun(addresses, payloads))
                     addresses, payloads = [], []
                 first, after = log_address(number, at), log_address(number, scanner.offset)
-                runs.append(LogFrameRun(range(first, after, BLOCK_LENGTH), lone.payloads))
-                sequence += len(lone.payloads)
+                runs.append(LogFrameRun(range(first, after, BLOCK_LENGTH), single.payloads))
+                sequence += len(single.payloads)
                 # Count bytes read, not bytes kept, so that reading the next frames overlaps with the replay of these.
-                total += BLOCK_LENGTH * len(lone.payloads)
+                total += BLOCK_LENGTH * len(single.payloads)
                 continue
             found = scanner.next()
             if found is None or found[0].kind is FrameKind.TRAILER or scanner.offset > file.end:
@@ -393,13 +393,13 @@ def _scan_tail(
         is_clean = False
         while True:
             at = scanner.offset
-            lone = scanner.next_lone(_ANY_END)
-            if lone is not None:
+            single = scanner.next_singles(_ANY_END)
+            if single is not None:
                 if inspect is not None:
-                    for number, data in enumerate(lone.payloads):
+                    for number, data in enumerate(single.payloads):
                         inspect_frame(inspect, data, path, at + number * BLOCK_LENGTH)
-                synced = max(synced, lone.synced_offset)
-                next_sequence += len(lone.payloads)
+                synced = max(synced, single.synced_offset)
+                next_sequence += len(single.payloads)
                 continue
             found = scanner.next()
             if found is None:

@@ -33,9 +33,9 @@ def _inspect_file(disk: Disk, path: str, file: ChainFile, inspect: InspectFrame)
     try:
         scanner = FrameScanner(handle, path, file.header, BLOCK_LENGTH, None)
         while (at := scanner.offset) < file.end:
-            lone = scanner.next_lone(file.end)
-            if lone is not None:
-                for number, data in enumerate(lone.payloads):
+            single = scanner.next_singles(file.end)
+            if single is not None:
+                for number, data in enumerate(single.payloads):
                     inspect_frame(inspect, data, path, at + number * BLOCK_LENGTH)
                 continue
             found = scanner.next()

@@ -94,9 +94,9 @@ class ChunkJoiner:
         """
         settings = self._settings
         loop = asyncio.get_running_loop()
-        copied_bytes = looked_count = 0
+        copied_bytes = scanned_count = 0
         self._token = b"" if self._token is None else self._token
-        while copied_bytes < settings.round_bytes and looked_count < settings.round_records:
+        while copied_bytes < settings.round_bytes and scanned_count < settings.round_records:
             if self._is_busy():
                 return False
             current = self._pass or self._next()
@@ -105,7 +105,7 @@ class ChunkJoiner:
                     break
                 records, self._token = await self._storage.segments_after(self._token)
                 self._ahead.extend(records)
-                looked_count += len(records) + 1
+                scanned_count += len(records) + 1
                 continue
             # If this step fails, the scan of this segment does not continue.
             self._pass = None
@@ -116,7 +116,7 @@ class ChunkJoiner:
                 await report(error)
                 self._note_done(current.record.run, _Done(current.low, current.record.chunk_count))
                 continue
-            looked_count += step.looked_count
+            scanned_count += step.scanned_count
             if step.copied_bytes:
                 copied_bytes += step.copied_bytes
                 self.copied_bytes += step.copied_bytes

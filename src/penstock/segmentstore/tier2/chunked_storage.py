@@ -410,19 +410,19 @@ class ChunkedStorage:
         found = await find_join(self._context, segment, low, upper, settings)
         plan = found.plan
         if plan is None:
-            return JoinStep(found.upper, found.looked_count, 0, 0)
+            return JoinStep(found.upper, found.scanned_count, 0, 0)
         try:
             joined = await copy_chunks(self._context, plan, settings)
         except ExtentGoneError as error:
             async with self._change(segment):
                 if await is_still_there(self._context, plan):
                     raise error.cause from error
-            return JoinStep(low, found.looked_count, 0, plan.length)
+            return JoinStep(low, found.scanned_count, 0, plan.length)
         async with self._change(segment):
             is_done = await commit_join(self._context, plan, joined)
         if not is_done:
-            return JoinStep(low, found.looked_count, 0, plan.length)
-        return JoinStep(found.upper, found.looked_count, len(plan.chunks), plan.length)
+            return JoinStep(low, found.scanned_count, 0, plan.length)
+        return JoinStep(found.upper, found.scanned_count, len(plan.chunks), plan.length)
 
     async def unrecorded(self, names: Sequence[str]) -> list[str]:
         """Return those of `names`, chunks created by earlier epochs, to which no record refers, or ever will.

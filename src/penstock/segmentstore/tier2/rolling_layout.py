@@ -24,7 +24,7 @@ from penstock.segmentstore.tier2.turns import run_bounded, yield_to_loop
 #: Longer texts are not a header: this is some 300 000 chunks.
 HEADER_LENGTH_MAX = 32 * 1024 * 1024
 
-_LOOKS_MAX = 16
+_LOOKUPS_MAX = 16
 _NAMES_PAGE_LENGTH = 1000
 
 
@@ -98,13 +98,13 @@ async def read_layout(chunks: ChunkStorage, segment: str) -> RollingLayout | Non
 async def _lengths(chunks: ChunkStorage, header: RollingHeader) -> Sequence[int | None]:
     """Return the chunks' true lengths; None for missing chunks."""
 
-    async def look(name: str) -> int | None:
+    async def length_of(name: str) -> int | None:
         try:
             return (await chunks.info(check_chunk_name(name))).length
         except NoSuchChunkError:
             return None
 
-    return await run_bounded(look, [chunk.name for chunk in header.chunks], _LOOKS_MAX) if header.chunks else ()
+    return await run_bounded(length_of, [chunk.name for chunk in header.chunks], _LOOKUPS_MAX) if header.chunks else ()
 
 
 def _placed(segment: str, header: RollingHeader, lengths: Sequence[int | None]) -> RollingLayout | None:

@@ -81,7 +81,7 @@ class JoinSearch:
 
     plan: JoinPlan | None
     upper: int
-    looked_count: int
+    scanned_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,13 @@ class JoinStep:
 
     Attributes:
         upper: the next step goes down from here; the search is complete if this is not above its `low`.
-        looked_count: records scanned.
+        scanned_count: records scanned.
         chunk_count: 0 if there was nothing to join, or it changed meanwhile.
         copied_bytes: bytes copied, including discarded copies.
     """
 
     upper: int
-    looked_count: int
+    scanned_count: int
     chunk_count: int
     copied_bytes: int
 
@@ -135,11 +135,11 @@ async def find_join(context: StorageContext, segment: str, low: int, upper: int,
         return JoinSearch(None, low, 1)
     search = _Search(transaction, record, settings, context.settings.page_length)
     try:
-        return await search.find(begin, end) or JoinSearch(None, low, search.looked_count)
+        return await search.find(begin, end) or JoinSearch(None, low, search.scanned_count)
     except ExtentGoneError as error:
         if await context.transaction(is_cached=False).segment(segment) == record:
             raise error.cause from error
-        return JoinSearch(None, low, search.looked_count)
+        return JoinSearch(None, low, search.scanned_count)
 
 
 class _Search:
@@ -148,7 +148,7 @@ class _Search:
     def __init__(
         self, transaction: MetadataTransaction, record: StoredSegmentRecord, settings: JoinSettings, page_length: int
     ) -> None:
-        self.looked_count = 0
+        self.scanned_count = 0
         self._transaction = transaction
         self._record = record
         self._settings = settings
@@ -161,15 +161,15 @@ class _Search:
 
     async def find(self, begin: int, end: int) -> JoinSearch | None:
         """Return what was found; None if nothing."""
-        looks_max = self._settings.chunks_max * _SEARCH_FACTOR
+        scans_max = self._settings.chunks_max * _SEARCH_FACTOR
         spans = [_Span(self._record.run, 0, begin, end)]
         while spans:
             span = spans.pop()
             position = span.end
             while position > span.begin:
                 resume = span.base + (_end(self._window[-1].extent) if self._window else position)
-                if self.looked_count >= looks_max and resume < end:
-                    return JoinSearch(None, resume, self.looked_count)
+                if self.scanned_count >= scans_max and resume < end:
+                    return JoinSearch(None, resume, self.scanned_count)
                 for extent in await self._page(span, position):
                     if position <= span.begin:
                         break
@@ -177,7 +177,7 @@ class _Search:
                     if piece is None or not self._fits(piece):
                         plan = self._plan(span)
                         if plan is not None:
-                            return JoinSearch(plan, plan.end_offset, self.looked_count)
+                            return JoinSearch(plan, plan.end_offset, self.scanned_count)
                     if piece is not None:
                         self._add(piece)
                         position = extent.start
@@ -199,7 +199,7 @@ class _Search:
                     position = extent.start
             plan = self._plan(span)
             if plan is not None:
-                return JoinSearch(plan, plan.end_offset, self.looked_count)
+                return JoinSearch(plan, plan.end_offset, self.scanned_count)
             self._window.clear()
         return None
 
@@ -215,8 +215,8 @@ class _Search:
 
     async def _piece(self, span: _Span, extent: Extent, upper: int) -> _Piece | None:
         """Return a candidate; None if it is long, cut by the range, adopted, or may be appended to."""
-        self.looked_count += 1
-        await yield_to_loop(self.looked_count)
+        self.scanned_count += 1
+        await yield_to_loop(self.scanned_count)
         record = self._record
         is_growing = span.run == record.run and extent.start == record.last_start and not record.is_sealed
         if is_growing or extent.length > self._small_max or extent.start < span.begin or _end(extent) > upper:
@@ -233,7 +233,7 @@ class _Search:
             inner = await self._transaction.extent(run, position)
             if inner is None or _end(inner) > end:
                 raise ExtentGoneError(missing_extent(record, run, position))
-            self.looked_count += 1
+            self.scanned_count += 1
             ahead.append((run, _end(inner), end))
             records.append(inner)
             if isinstance(inner, MergedRun):

@@ -303,7 +303,7 @@ class StorageCheck:
         count = 0
         found: list[ChunkRecord] = []
 
-        async def look() -> None:
+        async def verify() -> None:
             async def one(chunk: ChunkRecord) -> None:
                 await self._verify_chunk(container, record.name, chunk, is_read=is_read)
                 report.checked_chunk_count += 1
@@ -317,8 +317,8 @@ class StorageCheck:
             count += 1
             found.append(chunk)
             if len(found) == self._settings.page_length:
-                await look()
-        await look()
+                await verify()
+        await verify()
         if count != record.chunk_count and report.problem_count == problems_before:
             self.note(
                 ProblemKind.RECORDS_CONTRADICT,

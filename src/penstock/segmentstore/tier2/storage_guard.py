@@ -161,9 +161,9 @@ class GuardedChunkStorage(WrappedChunkStorage):
 
     def start(self) -> None:
         """Check periodically from now on."""
-        self._watch = asyncio.get_running_loop().create_task(self._keep_looking())
+        self._watch = asyncio.get_running_loop().create_task(self._check_periodically())
 
-    async def _keep_looking(self) -> None:
+    async def _check_periodically(self) -> None:
         settings = self._settings
         while True:
             await asyncio.sleep(settings.check_interval_s if self.is_available else settings.retry_interval_s)
@@ -196,13 +196,13 @@ class GuardedChunkStorage(WrappedChunkStorage):
             if not self._is_silent:
                 raise
 
-    async def _probe_after(self, look: asyncio.Task[None] | None) -> None:
-        if look is not None and not look.done():
-            await asyncio.wait((look,))
+    async def _probe_after(self, previous: asyncio.Task[None] | None) -> None:
+        if previous is not None and not previous.done():
+            await asyncio.wait((previous,))
         self._probe, self._next_probe = self._next_probe, None
         try:
             self._check_identity(await self._read_identity())
-            await self._look_for_missing()
+            await self._check_missing()
         except StorageUnavailableError as error:
             self._set_unavailable(error)
         else:
@@ -314,7 +314,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
             "a part of it may not be mounted, or an old copy was put in its place"
         )
 
-    async def _look_for_missing(self) -> None:
+    async def _check_missing(self) -> None:
         """Raise `StorageUnavailableError` while many chunks are missing and are waited for."""
         if self._missing_since_s is None:
             return

@@ -62,8 +62,8 @@ class Bench:
     def container(self) -> SegmentContainer:
         return self.store.containers[0]
 
-    async def look(self) -> None:
-        await self.container.activity_watch.look()
+    async def poll(self) -> None:
+        await self.container.activity_watch.poll()
 
     async def append(self, *lengths: int, segment: str = A) -> None:
         """Append blocks of these lengths, one after the other."""
@@ -90,27 +90,27 @@ async def test_short_segments_have_no_index(bench: Bench) -> None:
     """Most segments are short: nothing is created for them."""
     await bench.store.create_segment(A)
     await bench.append(500, 499)
-    await bench.look()
+    await bench.poll()
     assert not bench.container.state.metadata.by_name.get(INDEX)
     assert await bench.store.locate_offset(A, 1) == 999
     assert await bench.store.locate_offset(A, 998, before=True) == 0
 
 
 async def test_borders_are_indexed_about_once_in_so_many_bytes(bench: Bench) -> None:
-    """Each is the end of an append, however they are cut up between looks; no entry twice."""
+    """Each is the end of an append, however they are cut up between polls; no entry twice."""
     await bench.store.create_segment(A)
     await bench.append(*[300] * 10)
-    await bench.look()
+    await bench.poll()
     assert await bench.entries() == [1200, 2400]
-    await bench.look()
+    await bench.poll()
     await bench.append(300)
-    await bench.look()
+    await bench.poll()
     assert await bench.entries() == [1200, 2400]
     await bench.append(200)
-    await bench.look()
+    await bench.poll()
     assert await bench.entries() == [1200, 2400, 3500]
     await bench.append(5000, 10)
-    await bench.look()
+    await bench.poll()
     assert await bench.entries() == [1200, 2400, 3500, 8500]
 
 
@@ -122,7 +122,7 @@ async def test_a_scan_makes_no_task_for_segments_without_a_border(
     for name in names:
         await bench.store.create_segment(name)
         await bench.append(1000, segment=name)
-    await bench.look()
+    await bench.poll()
     indexed: list[str] = []
     index = ActivityWatch._index
 
@@ -133,7 +133,7 @@ async def test_a_scan_makes_no_task_for_segments_without_a_border(
     monkeypatch.setattr(ActivityWatch, "_index", counted)
     for name in names:
         await bench.append(1000 if name == names[7] else 100, segment=name)
-    await bench.look()
+    await bench.poll()
     assert indexed == [names[7]]
     assert await bench.entries(names[7]) == [1000, 2000]
     assert len(bench.container.activity_watch._indexed) == 50
@@ -144,7 +144,7 @@ async def test_an_entry_tells_offset_events_and_time(bench: Bench) -> None:
     segment = bench.container.segment(A)
     for _ in range(4):
         bench.container.acceptor.append(segment, AppendRequest(bytes(300), event_count=7), lambda _: None)
-    await bench.look()
+    await bench.poll()
     data = (await bench.store.read(INDEX, 0, 100)).joined()
     assert data == ENTRY.pack(1200, 28, 1000)
 
@@ -153,7 +153,7 @@ async def test_borders_near_an_offset_are_found(bench: Bench) -> None:
     """SS-254: never a later one than asked with `before`, else the first one behind; the ends where there are none."""
     await bench.store.create_segment(A)
     await bench.append(*[300] * 40)
-    await bench.look()
+    await bench.poll()
     borders = [0, *(await bench.entries())]
     assert borders == list(range(0, 12001, 1200))
     await bench.append(50)
@@ -174,7 +174,7 @@ async def test_a_missing_or_short_index_only_coarsens(bench: Bench, damage: str)
     await bench.append(*[1000] * 10)
     if damage == "short":
         await bench.append(1)
-    await bench.look()
+    await bench.poll()
     if damage == "missing":
         await bench.container.delete(INDEX)
     elif damage == "empty":
@@ -191,7 +191,7 @@ async def test_truncated_offsets_cannot_be_located(bench: Bench) -> None:
     """SS-254: a truncated index. Its head goes with the segment's."""
     await bench.store.create_segment(A)
     await bench.append(*[1000] * 10)
-    await bench.look()
+    await bench.poll()
     await bench.store.truncate_segment(A, 3500)
     assert await bench.entries() == [4000, 5000, 6000, 7000, 8000, 9000, 10000]
     assert (await bench.store.segment_info(INDEX)).start_offset == 3 * ENTRY.size
@@ -208,7 +208,7 @@ async def test_truncated_offsets_cannot_be_located(bench: Bench) -> None:
 async def test_an_index_ends_as_its_segment_does(bench: Bench) -> None:
     await bench.store.create_segment(A)
     await bench.append(2000)
-    await bench.look()
+    await bench.poll()
     await bench.store.seal_segment(A)
     assert (await bench.store.segment_info(INDEX)).is_sealed
     assert await bench.store.locate_offset(A, 1) == 2000
@@ -225,13 +225,13 @@ async def test_the_end_of_a_merged_segments_index(bench: Bench) -> None:
         await bench.store.create_segment(name)
     await bench.append(2000, segment=other)
     await bench.append(2000, segment=transaction)
-    await bench.look()
+    await bench.poll()
     names = bench.container.state.metadata.by_name
     assert index_segment_name(other) in names
     assert index_segment_name(transaction) not in names
     await bench.store.merge_segments(A, [other, transaction])
     assert index_segment_name(other) not in names
-    await bench.look()
+    await bench.poll()
     assert await bench.entries() == [2000, 4000]
 
 
@@ -239,16 +239,16 @@ async def test_an_index_continues_after_a_restart(bench: Bench) -> None:
     """What was appended and not indexed before is made up for; nothing twice."""
     await bench.store.create_segment(A)
     await bench.append(1000, 600)
-    await bench.look()
+    await bench.poll()
     await bench.append(600)
     await bench.restart()
     assert await bench.entries() == [1000]
     await bench.append(10)
-    await bench.look()
+    await bench.poll()
     assert await bench.entries() == [1000, 2210]
     await bench.restart()
     await bench.append(10)
-    await bench.look()
+    await bench.poll()
     assert await bench.entries() == [1000, 2210]
     assert await bench.store.locate_offset(A, 1001) == 2210
 
@@ -257,21 +257,21 @@ async def test_the_index_of_an_earlier_segment_is_not_believed(bench: Bench) -> 
     """A crash between the two deletions leaves an index. It is ignored, and does not block a new one."""
     await bench.store.create_segment(A)
     await bench.append(*[1000] * 9)
-    await bench.look()
+    await bench.poll()
     await bench.container.delete(A)  # And no more: the crash.
     await bench.restart()
     await bench.store.create_segment(A)
     await bench.append(700, 700)
     assert await bench.store.locate_offset(A, 100) == 1400
     assert await bench.store.locate_offset(A, 1399, before=True) == 0
-    await bench.look()
+    await bench.poll()
     assert await bench.entries() == [1400]
 
 
 async def test_a_repeated_deletion_removes_leftovers_of_the_first(bench: Bench) -> None:
     await bench.store.create_segment(A)
     await bench.append(2000)
-    await bench.look()
+    await bench.poll()
     await bench.container.delete(A)
     await bench.restart()
     assert INDEX in bench.container.state.metadata.by_name
@@ -283,7 +283,7 @@ async def test_a_repeated_deletion_removes_leftovers_of_the_first(bench: Bench) 
 async def test_an_index_has_one_writer(bench: Bench) -> None:
     await bench.store.create_segment(A)
     await bench.append(2000)
-    await bench.look()
+    await bench.poll()
     for call in (
         bench.store.append(INDEX, bytes(24)),
         bench.store.seal_segment(INDEX),
@@ -314,10 +314,10 @@ async def test_an_index_that_cannot_be_read_is_left_out(bench: Bench, monkeypatc
         return await create(name, **options)  # type: ignore[arg-type]  # Handed on as it came.
 
     monkeypatch.setattr(bench.container, "create", failing_create)
-    await bench.look()
+    await bench.poll()
     assert await bench.entries(other) == [2000]
     await bench.append(1)
-    await bench.look()
+    await bench.poll()
     assert await bench.entries() == [2001]
 
 
@@ -326,18 +326,18 @@ async def test_a_segment_deleted_while_its_index_is_made_leaves_none(bench: Benc
     for turns in range(12):
         await bench.store.create_segment(A)
         await bench.append(2000)
-        looking = asyncio.ensure_future(bench.look())
+        polling = asyncio.ensure_future(bench.poll())
         for _ in range(turns):
             await asyncio.sleep(0)
         await bench.store.delete_segment(A)
-        await looking
+        await polling
         assert INDEX not in bench.container.state.metadata.by_name, turns
 
 
 async def test_an_index_created_after_the_deletion_of_its_segment_is_deleted(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deletion has looked for an index before there was one."""
+    """The deletion has searched for an index before there was one."""
     await bench.store.create_segment(A)
     await bench.append(2000)
     create = bench.container.create
@@ -347,7 +347,7 @@ async def test_an_index_created_after_the_deletion_of_its_segment_is_deleted(
         return await create(name, **options)  # type: ignore[arg-type]  # Handed on as it came.
 
     monkeypatch.setattr(bench.container, "create", late_create)
-    await bench.look()
+    await bench.poll()
     assert INDEX not in bench.container.state.metadata.by_name
 
 
@@ -355,16 +355,16 @@ async def test_a_failed_pass_ends_neither_the_passes_nor_the_container(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SS-266. The failure is logged with all its details."""
-    looks: list[bool] = []
+    polls: list[bool] = []
     again = asyncio.Event()
 
-    async def look(self: ActivityWatch) -> None:
-        looks.append(not looks)
-        if looks[-1]:
+    async def poll(self: ActivityWatch) -> None:
+        polls.append(not polls)
+        if polls[-1]:
             raise ZeroDivisionError("a defect")
         again.set()
 
-    monkeypatch.setattr(ActivityWatch, "look", look)
+    monkeypatch.setattr(ActivityWatch, "poll", poll)
     bench = Bench()
     activity = ActivitySettings(interval_s=0.001, index_entry_bytes=ENTRY_BYTES)
     settings = replace(SETTINGS, container=replace(SETTINGS.container, activity=activity))

@@ -118,7 +118,7 @@ async def test_the_storage_writer_moves_attributes_by_itself(lives: Incarnations
 
 
 async def test_an_update_that_depends_on_a_value_in_the_index_loads_it_once(lives: Incarnations) -> None:
-    """SS-128, SS-129: replace-if-equals of a value that left memory succeeds, or fails after one look."""
+    """SS-128, SS-129: replace-if-equals of a value that left memory succeeds, or fails after one read."""
     container = await lives.start(**SMALL)
     await container.create(A)
     for writer in range(40):

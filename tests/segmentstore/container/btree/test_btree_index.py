@@ -525,7 +525,7 @@ async def test_keys_got_together_are_of_one_time(cache_bytes: int) -> None:
         while returned < 199:
             (found,) = set(await index.get(keys))
             assert found is not None
-            # Nothing became visible between the look and the answer.
+            # Nothing became visible between the read and the answer.
             assert int.from_bytes(found, "big") >= returned
             (found,) = {entry[1] for entry in await index.page(limit=1000)}
             assert int.from_bytes(found, "big") >= returned

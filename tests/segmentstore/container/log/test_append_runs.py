@@ -283,7 +283,7 @@ async def test_appends_that_are_alone_in_their_frames_are_not_unpacked_one_by_on
     log = LogWriter(400)
     for number in range(3000):
         log.append(100, b"x" * (1 + number % 150), number, b"w" * 16)
-    assert await looks_at_single_frames(log, 3000, monkeypatch) < 3000 // 20
+    assert await scans_of_single_frames(log, 3000, monkeypatch) < 3000 // 20
 
 
 async def test_only_operations_between_single_appends_are_decoded_separately(
@@ -295,18 +295,18 @@ async def test_only_operations_between_single_appends_are_decoded_separately(
         log.append(100, b"x" * 100, number, b"w" * 16)
         if number % 150 == 149:
             log.attributes(101, {b"a" * 16: number})
-    assert await looks_at_single_frames(log, 3020, monkeypatch) < 20 + 50
+    assert await scans_of_single_frames(log, 3020, monkeypatch) < 20 + 50
 
 
-async def looks_at_single_frames(log: LogWriter, count: int, monkeypatch: pytest.MonkeyPatch) -> int:
+async def scans_of_single_frames(log: LogWriter, count: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Replay so many records, a frame each; return how many were inspected by themselves."""
     frames = alone(log)
-    looks = 0
+    scans = 0
     original = AppendRuns.take
 
     def take(self: AppendRuns, frame: memoryview, position: int, last: int, starts: list[int]) -> tuple[int, int]:
-        nonlocal looks
-        looks += 1
+        nonlocal scans
+        scans += 1
         return original(self, frame, position, last, starts)
 
     monkeypatch.setattr(AppendRuns, "take", take)
@@ -315,7 +315,7 @@ async def looks_at_single_frames(log: LogWriter, count: int, monkeypatch: pytest
     assert recovered.operation_count == count + len(SEGMENT_IDS)
     assert recovered.frame_count == len(frames)
     assert described(state) == described(one_by_one(frames)[0])
-    return looks
+    return scans
 
 
 def alone(log: LogWriter) -> list[bytes]:

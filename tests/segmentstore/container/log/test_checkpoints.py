@@ -62,7 +62,7 @@ async def test_a_checkpoint_is_due_after_300_frames(lives: Incarnations) -> None
 
 
 async def test_no_checkpoint_that_is_long_compared_to_the_log_after_it(lives: Incarnations) -> None:
-    """A checkpoint of a thousand segments costs as much log as thousands of lone appends: it waits for those."""
+    """A checkpoint of a thousand segments costs as much log as thousands of single appends: it waits for those."""
     container = await lives.start(checkpoint_share_percent_max=10)
     await pause_writer(container)
     await asyncio.gather(*(container.create(f"s/t/{number}.#epoch.0") for number in range(1000)))

@@ -273,7 +273,7 @@ async def test_the_log_is_truncated_while_something_is_always_unflushed() -> Non
 
 
 async def test_a_large_checkpoint_does_not_call_for_another() -> None:
-    """A checkpoint longer than the idle threshold is not itself a reason to write one, at every look."""
+    """A checkpoint longer than the idle threshold is not itself a reason to write one, at every check."""
     lives = Incarnations(replace(QUIET, checkpoint_log_bytes_idle=1000))
     container = await lives.start()
     await pause_writer(container)
@@ -736,15 +736,15 @@ async def test_a_recovery_looks_up_segments_concurrently_and_reports_progress(
         await container.create(name)
         await append(container, name, b"unflushed")
     await lives.crash(container)
-    looking = most = 0
+    lookups = most = 0
     info = ChunkedStorage.info
 
     async def slow_info(self: ChunkedStorage, segment: str) -> object:
-        nonlocal looking, most
-        looking += 1
-        most = max(most, looking)
+        nonlocal lookups, most
+        lookups += 1
+        most = max(most, lookups)
         await asyncio.sleep(0.001)
-        looking -= 1
+        lookups -= 1
         return await info(self, segment)
 
     monkeypatch.setattr(ChunkedStorage, "info", slow_info)

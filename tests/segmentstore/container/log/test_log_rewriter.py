@@ -67,7 +67,7 @@ class World:
             checkpoint_log_bytes=4 * 1024,
             flush_age_s=0.0,
             writer_interval_s=0.001,
-            writer_look_share_percent=100,
+            writer_scan_share_percent=100,
             writer_retry_s=0.005,
         )
 
@@ -108,7 +108,7 @@ async def test_a_segment_that_cannot_be_flushed_does_not_keep_the_log(world: Wor
         await asyncio.sleep(0.001)
     assert len(flowing) == 10 * LOG_BYTES_MAX
     await settled(container, world)
-    assert longest <= 3 * LOG_BYTES_MAX  # The writer looks now and then.
+    assert longest <= 3 * LOG_BYTES_MAX  # The writer scans now and then.
     assert container.log_rewriter.carried_bytes >= len(stuck)
     container = await world.lives.restart(container)
     assert await read_all(container, A) == bytes(stuck)
@@ -132,7 +132,7 @@ async def test_the_alarm_names_the_segments_that_keep_the_log(world: World, capl
             await until(lambda: container.segment(B).storage_length == container.segment(B).length)
         assert container.statistics(0.0).is_log_long
         for _ in range(3):
-            container.log_rewriter.look()
+            container.log_rewriter.check()
             await turns()
     warnings = [record.getMessage() for record in caplog.records if "its log has" in record.getMessage()]
     assert len(warnings) == 1
@@ -153,7 +153,7 @@ async def test_a_log_that_is_long_because_of_writes_raises_no_alarm(
     await container.pipeline.barrier()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            container.log_rewriter.look()
+            container.log_rewriter.check()
             await turns()
         assert container.log_rewriter.is_long
         assert not container.log_rewriter.is_alarmed
@@ -162,13 +162,13 @@ async def test_a_log_that_is_long_because_of_writes_raises_no_alarm(
         (first, *_) = container.segment(B).pending
         assert isinstance(first, PendingAppend)
         first.since_s -= container.settings.flush_age_s + container.settings.log_alarm_age_s + 1.0
-        container.log_rewriter.look()
+        container.log_rewriter.check()
         await turns()
         assert container.statistics(0.0).is_log_long
     (warning,) = [record.getMessage() for record in caplog.records if "its log has" in record.getMessage()]
     assert B in warning
     await container.writer.flush(container.segment(B))
-    container.log_rewriter.look()
+    container.log_rewriter.check()
     await turns()
     assert not container.log_rewriter.is_alarmed
 
@@ -180,7 +180,7 @@ async def test_no_records_are_rewritten_while_most_of_the_log_waits_for_storage(
     while container.checkpoints.log_bytes < 2 * LOG_BYTES_MAX:
         await append(container, A, bytes(1000))
         await asyncio.sleep(0)
-    container.log_rewriter.look()
+    container.log_rewriter.check()
     await turns()
     assert container.log_rewriter.carried_count == 0
 
@@ -344,7 +344,7 @@ async def test_the_log_is_not_cut_before_the_copies_are_durable(world: World) ->
     container.checkpoints.write_now()
     await container.pipeline.barrier()
     world.lives.logs.hold_appends(0)
-    container.log_rewriter.look()
+    container.log_rewriter.check()
     await turns()
     assert container.log_rewriter._is_carrying
     container.checkpoints.truncate_log()

@@ -147,19 +147,19 @@ async def test_unflushed_entries_are_not_scanned_by_each_sweep() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert cache.aside_count >= 90
-    looks = 0
+    scans = 0
     may_go = _Block.may_go
 
     def counted(block: _Block[object]) -> bool:
-        nonlocal looks
-        looks += 1
+        nonlocal scans
+        scans += 1
         return may_go(block)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Block, "may_go", counted)
         for _ in range(10):
             cache.evict()
-        assert looks < 110 - cache.aside_count + 10
+        assert scans < 110 - cache.aside_count + 10
         lacking[7].storage_length = 600
         lacking[7].index.stored(0)
         assert cache.aside_count >= 90  # Not all of it yet.
@@ -171,7 +171,7 @@ async def test_unflushed_entries_are_not_scanned_by_each_sweep() -> None:
 
 
 async def test_a_cache_that_cannot_evict_does_not_try_at_every_append() -> None:
-    """Looking at every segment for nothing, at every append, would make a pressed store slow as well."""
+    """Scanning every segment for nothing, at every append, would make a pressed store slow as well."""
     cache = Cache(CacheSettings(bytes_max=1_000_000, target_percent=10))
     segments = [segment_in(cache, number) for number in range(50)]
     evictions = 0
@@ -299,7 +299,7 @@ async def test_above_the_target_the_oldest_go_first() -> None:
     assert (offsets(one), offsets(other)) == ([1000, 2000], [100])
 
 
-async def test_the_writer_s_look_does_not_count_as_use() -> None:
+async def test_the_writer_s_scan_does_not_count_as_use() -> None:
     """R4.30."""
     cache = Cache(AGES)
     segment = stored_blocks(cache, 2)

@@ -519,7 +519,7 @@ async def test_read_ahead_uses_its_own_range_length(lives: Incarnations) -> None
     assert reads == [(0, 1000), (1000, 1000), (2000, 2000), (4000, 4000)]
     inside = [asyncio.ensure_future(read(container, segment, offset, 700)) for offset in (2000, 3100)]
     await turns()
-    # The one behind is wanted now, but for what the lone read left in memory.
+    # The one behind is wanted now, but for what the single read left in memory.
     assert reads[4:] == [(8000, 1500)]
     behind = asyncio.ensure_future(read(container, segment, 6900, 700))
     await turns()

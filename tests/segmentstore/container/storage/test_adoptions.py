@@ -147,7 +147,7 @@ async def test_deleted_segments_do_not_return(lives: Incarnations) -> None:
 async def test_unavailable_storage_is_reported_and_hides_no_segment(lives: Incarnations) -> None:
     """No caller gets "no such segment"; the next request after the outage finds the segment."""
     data = await put_rolling(lives.chunks, A, PIECES)
-    lives.settings = replace(lives.settings, layout=replace(lives.settings.layout, look_timeout_s=0.05))
+    lives.settings = replace(lives.settings, layout=replace(lives.settings.layout, lookup_timeout_s=0.05))
     container = await lives.start()
     lives.chunks.fail("read")
     with pytest.raises(StorageError, match="injected"):

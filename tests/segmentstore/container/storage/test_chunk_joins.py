@@ -58,18 +58,18 @@ async def test_small_chunks_of_users_and_of_the_container_itself_become_fewer(li
 async def test_no_chunks_are_joined_while_appends_are_close_to_being_held(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = 0
+    scans = 0
 
     def is_pressed(_: StorageWriter) -> bool:
-        nonlocal looks
-        looks += 1
+        nonlocal scans
+        scans += 1
         return True
 
     with monkeypatch.context() as pressed:
         pressed.setattr(StorageWriter, "is_pressed", property(is_pressed))
         container = await filled(lives)
-        looks = 0
-        await until(lambda: looks > 6)
+        scans = 0
+        await until(lambda: scans > 6)
         assert made_counts(container) == [0, 0]
         assert await chunk_count(container) == 20
     await until(lambda: all(made_counts(container)))

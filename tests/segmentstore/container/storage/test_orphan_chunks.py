@@ -144,13 +144,13 @@ async def test_a_chunk_whose_record_is_removed_in_memory_alone_is_no_orphan(live
     await container.storage.of(segment).open(NAME)
     lives.logs.hold_appends(0)
     truncation = asyncio.ensure_future(container.storage.of(segment).truncate(NAME, 1000))
-    looking = asyncio.ensure_future(container.storage.unrecorded([name]))
+    checking = asyncio.ensure_future(container.storage.unrecorded([name]))
     await asyncio.sleep(0.05)
-    assert not looking.done()
+    assert not checking.done()
     await lives.crash(container)
-    looking.cancel()
+    checking.cancel()
     truncation.cancel()
-    await asyncio.gather(looking, truncation, return_exceptions=True)
+    await asyncio.gather(checking, truncation, return_exceptions=True)
     starting = asyncio.ensure_future(lives.start())
     await asyncio.sleep(0.05)  # Its claim shuts out what is on its way.
     lives.logs.release_appends(0)
@@ -221,7 +221,7 @@ class Slow(MemoryChunkStorage):
         await super().delete(name)
 
 
-async def test_a_chunk_that_may_come_late_is_looked_for_until_it_has_come() -> None:
+async def test_a_chunk_that_may_come_late_is_searched_until_it_has_come() -> None:
     chunks = Slow()
     orphans = OrphanChunks(chunks, OrphanSettings(retry_s_min=0.0, late_s_max=60.0))
     orphans.add("late", may_come_late=True)

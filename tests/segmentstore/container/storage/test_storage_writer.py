@@ -153,7 +153,7 @@ async def test_truncations_are_sent_to_storage_together(lives: Incarnations, mon
 
 
 async def test_the_storage_writer_wakes_by_itself_when_truncations_are_due(lives: Incarnations) -> None:
-    """It looks for work once an hour here, and is not woken by anything else."""
+    """It scans for work once an hour here, and is not woken by anything else."""
     container = await lives.start(truncate_delay_s=0.01)
     await container.create(A)
     await append(container, A, bytes(1000))
@@ -611,7 +611,7 @@ async def test_a_seal_reaches_storage_after_the_appends_before_it(lives: Incarna
         lengths.append(stored.length)
         await seal(name)
 
-    storage.seal = noted  # type: ignore[method-assign, assignment]  # To look.
+    storage.seal = noted  # type: ignore[method-assign, assignment]  # To inspect.
     for _ in range(3):
         await append(container, A, bytes(500))
     await container.seal(A)
@@ -639,7 +639,7 @@ async def test_sealing_an_empty_segment_writes_nothing_to_storage(lives: Incarna
 
 
 async def test_segments_deleted_before_their_flush_never_reach_storage(lives: Incarnations) -> None:
-    """SS-185: appended, sealed, truncated and deleted between two looks of the storage writer."""
+    """SS-185: appended, sealed, truncated and deleted between two scans of the storage writer."""
     container = await lives.start()
     await container.flush()
     await pause_writer(container)

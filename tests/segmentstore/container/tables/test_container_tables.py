@@ -169,11 +169,11 @@ async def test_a_step_over_very_many_entries_gives_others_their_turn(
         await container.tables.put(segment, updates, -1)
     expected = await contents(container)
     turn = 0
-    looked: dict[int, int] = {}
+    read_counts: dict[int, int] = {}
     original = TableCompactor._may_live
 
     def may_live(table: TableIndex, entry: ParsedEntry) -> bool:
-        looked[turn] = looked.get(turn, 0) + 1
+        read_counts[turn] = read_counts.get(turn, 0) + 1
         return original(table, entry)
 
     async def count_turns() -> None:
@@ -189,8 +189,8 @@ async def test_a_step_over_very_many_entries_gives_others_their_turn(
     await container.tables.compact(segment)
     counting.cancel()
     assert segment.start_offset > start
-    assert sum(looked.values()) > 300
-    assert max(looked.values()) <= 20
+    assert sum(read_counts.values()) > 300
+    assert max(read_counts.values()) <= 20
     assert await contents(container) == expected
     container = await lives.restart(container)
     assert await contents(container) == expected

@@ -213,7 +213,7 @@ def test_a_container_that_is_taken_over_is_not_confirmed_by_the_next_journal_of_
     play(scenario)
 
 
-def test_an_idle_process_looks_once_for_all_its_containers_and_finds_the_seal() -> None:
+def test_an_idle_process_polls_once_for_all_its_containers_and_finds_the_seal() -> None:
     async def scenario(world: World) -> None:
         factory = world.process()
         logs = [await opened(factory, number) for number in range(3)]

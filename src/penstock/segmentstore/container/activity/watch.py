@@ -52,11 +52,11 @@ class ActivityWatch:
         while True:
             await asyncio.sleep(self._settings.interval_s)
             try:
-                await self.look()
+                await self.poll()
             except Exception:  # A failure to measure must not end the container.
                 logger.exception("container %d: a scan of its activity failed", self._container_id)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Process the activity since the last call."""
         notes: list[Touched] = []
         now_s = self._loop.time()
@@ -88,7 +88,7 @@ class ActivityWatch:
             if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
                 await asyncio.sleep(0)
             self.statistics.forget(segment_id)
-        self.statistics.looked(now_s)
+        self.statistics.polled(now_s)
         for _ in self.statistics.advance_in_steps(now_s):
             await asyncio.sleep(0)
         if self._settings.index_entry_bytes <= 0:

@@ -8,7 +8,7 @@ events, the writer's last event number. There are three ways to find runs; two w
 - Records of equal length for one segment, as a single busy writer produces them, are unpacked and compared by column,
   without Python code per record.
 - All other records are unpacked one by one and appended to the run of their segment.
-- Frames with one append each, as written by clients that wait for each append, are also read by column: `lone_appends`.
+- Frames with one append each, as written by clients that wait for each append, are read by column: `single_appends`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from penstock.model.segments import NO_VALUE, Buffer
 from penstock.segmentstore.columns import COLUMN_LENGTH_MIN, BatchSizer
 from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, LAST
-from penstock.segmentstore.container.log.lone_appends import lone_appends
 from penstock.segmentstore.container.log.operations import APPEND_HEADER, APPEND_TYPE, Append
+from penstock.segmentstore.container.log.single_appends import single_appends
 from penstock.segmentstore.container.state import ContainerState
 
 #: An entry's header and an append's, up to the data: flags, length, type, number, segment id, offset, time, event
@@ -86,7 +86,7 @@ class AppendRuns:
         return position, last
 
     def take_frames(self, frames: Sequence[bytes], index: int, last: int) -> tuple[int, int]:
-        """Add the appends of the frames from `index` on that `lone_appends` can read.
+        """Add the appends of the frames from `index` on that `single_appends` can read.
 
         Return the number of frames taken and the number of the last append. That is 0 and `last` if there are none, if
         the attempt is not worthwhile, or if the first number is not above `last`; then call `take` on the frame at
@@ -94,29 +94,29 @@ class AppendRuns:
         """
         if self._pace.takes_single():
             return 0, last
-        looked_at = frames[index : index + self._pace.length]
-        if len(looked_at) < COLUMN_LENGTH_MIN:
+        scanned = frames[index : index + self._pace.length]
+        if len(scanned) < COLUMN_LENGTH_MIN:
             return 0, last
-        lone = lone_appends(looked_at)
-        if lone is not None and lone.number <= last:
-            lone = None
-        self._pace.note(0 if lone is None else lone.count, len(looked_at))
-        if lone is None:
+        single = single_appends(scanned)
+        if single is not None and single.number <= last:
+            single = None
+        self._pace.note(0 if single is None else single.count, len(scanned))
+        if single is None:
             return 0, last
         self._add(
             _Run(
-                lone.number,
-                lone.start,
-                lone.end,
-                lone.time_ms,
-                lone.event_count,
-                lone.event_number,
-                lone.writer_id,
-                [lone.data],
+                single.number,
+                single.start,
+                single.end,
+                single.time_ms,
+                single.event_count,
+                single.event_number,
+                single.writer_id,
+                [single.data],
             ),
-            lone.segment_id,
+            single.segment_id,
         )
-        return lone.count, lone.number + lone.count - 1
+        return single.count, single.number + single.count - 1
 
     def _take_column(
         self, frame: memoryview, position: int, last: int, starts: list[int], count_max: int

@@ -80,7 +80,7 @@ class LogRewriter:
         self._loop = asyncio.get_running_loop()
         self._is_carrying = False
         self._is_searching = False
-        self._is_looking = False
+        self._is_checking = False
         #: Segments found overdue by the last inspection of a long log.
         self._late_count = 0
         self._warned_at_s = float("-inf")
@@ -100,7 +100,7 @@ class LogRewriter:
         """
         return self._late_count > 0 and self.is_long
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Warn if the log is long; shorten it if it is too long or if that is cheap. Cheap when neither applies."""
         now_s = self._loop.time()
         if self._checkpoints.log_bytes > self._settings.checkpoint_log_bytes and now_s >= self._tidied_at_s + _TIDY_S:
@@ -110,11 +110,11 @@ class LogRewriter:
         if not self.is_long:
             self._late_count = 0
             return
-        if not self._is_looking:
-            self._is_looking = True
-            self._spawn(self._look_at_long_log())
+        if not self._is_checking:
+            self._is_checking = True
+            self._spawn(self._check_long_log())
 
-    async def _look_at_long_log(self) -> None:
+    async def _check_long_log(self) -> None:
         try:
             mark = self._checkpoints.newest
             pinned = await self._pinned(mark.sequence_number) if mark is not None else []
@@ -125,7 +125,7 @@ class LogRewriter:
                 self._warned_at_s = now_s
                 self._warn(late)
         finally:
-            self._is_looking = False
+            self._is_checking = False
         log_bytes = self._checkpoints.log_bytes
         if self._is_carrying or log_bytes <= self._settings.log_bytes_max:
             return

@@ -21,8 +21,8 @@ from penstock.model.segments import Buffer
 from penstock.runtime.collector import let_live
 from penstock.segmentstore.container.log.append_runs import TAKEN_COUNT_MAX, AppendRuns
 from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, RecordReader, check_frame_version
-from penstock.segmentstore.container.log.lone_appends import record_of
 from penstock.segmentstore.container.log.operations import RECORD_HEADER, Checkpoint, decode_operation
+from penstock.segmentstore.container.log.single_appends import record_of
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.later_format import LaterFormatError
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun

@@ -77,13 +77,13 @@ class Adoptions:
             return None
         try:
             try:
-                async with asyncio.timeout(self._settings.look_timeout_s) as deadline:
+                async with asyncio.timeout(self._settings.lookup_timeout_s) as deadline:
                     layout = self.given.get(name) or await read_layout(self._chunks, name)
             except TimeoutError as error:
                 if not deadline.expired():
                     raise
                 raise StorageNotRespondingError(
-                    f"{name}: long-term storage did not answer within {self._settings.look_timeout_s:g} s whether an "
+                    f"{name}: long-term storage did not answer within {self._settings.lookup_timeout_s:g} s whether an "
                     "older store left it"
                 ) from error
             if layout is None:

@@ -20,7 +20,7 @@ from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container_settings import ImageSettings
 
 #: Interval between checks whether all data that pins the log was carried: another task may be doing it.
-_CARRYING_LOOK_S = 0.01
+_CARRYING_POLL_S = 0.01
 #: On a full disk of the log, unflushed bytes are restated up to this part of the free space.
 _ROOM_PARTS = 8
 
@@ -118,7 +118,7 @@ class ImageCapture:
                 while True:
                     if not await self._carrier.rewrite_before(mark.sequence_number):
                         break
-                    await asyncio.sleep(_CARRYING_LOOK_S)
+                    await asyncio.sleep(_CARRYING_POLL_S)
                 await self._pipeline.barrier()
                 # In one turn of the loop: no record up to here refers to chunks whose deletion is pending now.
                 number = self._pipeline.durable_sequence_number

@@ -34,7 +34,7 @@ from penstock.segmentstore.tier2.storage_health import StorageHealth
 logger: logging.Logger = logging.getLogger(__name__)
 
 #: Interval between checks whether an image is due.
-_LOOK_S = 1.0
+_POLL_S = 1.0
 #: Errors after which the incarnation must not continue.
 _FATAL = (InconsistentStateError, LogFencedError, StaleLogError, StorageNotPrimaryError)
 
@@ -101,7 +101,7 @@ class ContainerImages:
                     )
                     await asyncio.sleep(retry_s)
                     continue
-            await asyncio.sleep(min(_LOOK_S, self._interval_s))
+            await asyncio.sleep(min(_POLL_S, self._interval_s))
 
     @property
     def _is_room_short(self) -> bool:

@@ -297,11 +297,11 @@ class SegmentFlusher:
     async def _reach(self, segment: Segment, start: int) -> int:
         """Return the offset up to which pending bytes can be written without checking merged segments again."""
         settings = self._settings
-        look_end = start + settings.flush_writes_max * settings.flush_write_bytes_max
+        scan_end = start + settings.flush_writes_max * settings.flush_write_bytes_max
         reach = start
         for piece in list(segment.pending):
             if isinstance(piece, PendingMerge):
-                if piece.start >= look_end or not await self._is_in_memory(segment, piece):
+                if piece.start >= scan_end or not await self._is_in_memory(segment, piece):
                     return piece.start
             elif not isinstance(piece, PendingAppend):
                 break

@@ -45,10 +45,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 #: Operations that may be delayed and batched. All others are due immediately.
 _WAITING = (PendingAppend, PendingMerge, PendingTruncate)
 #: Scans that take no longer than this are not spaced out.
-_QUICK_LOOK_S = 0.002
-_LOOK_PAUSE_S_MAX = 2.0
+_QUICK_SCAN_S = 0.002
+_SCAN_PAUSE_S_MAX = 2.0
 #: Segments scanned before yielding to the event loop; the writers of other containers are scheduled by `Turns`.
-_LOOK_STEP = 1024
+_SCAN_STEP = 1024
 
 
 @dataclass(slots=True)
@@ -189,33 +189,33 @@ class StorageWriter:
                 except TimeoutError:
                     pass  # Scan for due work anyway.
                 self._wake.clear()
-                look_s = 0.0
+                scan_s = 0.0
                 await self._turns.wait_turn()
                 begin_s = self._loop.time()
-                for _ in self._look_in_steps():
-                    look_s += self._loop.time() - begin_s
+                for _ in self._scan_in_steps():
+                    scan_s += self._loop.time() - begin_s
                     await self._turns.wait_turn()
                     begin_s = self._loop.time()
-                look_s += self._loop.time() - begin_s
-                if look_s > _QUICK_LOOK_S:
+                scan_s += self._loop.time() - begin_s
+                if scan_s > _QUICK_SCAN_S:
                     # Applies whatever triggers the next scan; jobs keep working on the queue meanwhile.
-                    pause_s = look_s * 100 / self._settings.writer_look_share_percent
-                    await asyncio.sleep(min(pause_s, _LOOK_PAUSE_S_MAX))
+                    pause_s = scan_s * 100 / self._settings.writer_scan_share_percent
+                    await asyncio.sleep(min(pause_s, _SCAN_PAUSE_S_MAX))
         except Exception as error:
             self._end(error)
             raise
 
     def _scan(self) -> None:
         """Queue all due segments without yielding."""
-        for _ in self._look_in_steps():
+        for _ in self._scan_in_steps():
             pass
 
-    def _look_in_steps(self) -> Iterator[None]:
+    def _scan_in_steps(self) -> Iterator[None]:
         """Queue all due segments. Yields between steps; other tasks may then change any of the segments."""
         state = self._state
         now_s = self._loop.time()
         for number, segment in enumerate(list(state.gone.values())):
-            if number % _LOOK_STEP == _LOOK_STEP - 1:
+            if number % _SCAN_STEP == _SCAN_STEP - 1:
                 yield
             if segment.id in state.gone and segment.id not in state.metadata.merges:
                 self._want(segment, now_s)
@@ -224,7 +224,7 @@ class StorageWriter:
         early: list[Segment] = []
         keepers: list[tuple[int, Segment]] = []
         for number, segment in enumerate(list(state.unflushed.values())):
-            if number % _LOOK_STEP == _LOOK_STEP - 1:
+            if number % _SCAN_STEP == _SCAN_STEP - 1:
                 yield
             if segment.id not in state.unflushed or segment.id in state.gone:
                 continue
@@ -238,7 +238,7 @@ class StorageWriter:
         self._first.clear()
         keepers.sort(key=itemgetter(0))
         for number, (_, segment) in enumerate(keepers):
-            if number % _LOOK_STEP == _LOOK_STEP - 1:
+            if number % _SCAN_STEP == _SCAN_STEP - 1:
                 yield
             if segment.id in state.unflushed and segment.id not in state.gone:
                 self._want(segment, now_s, is_first=True)
@@ -308,7 +308,7 @@ class StorageWriter:
             if self._space.is_log_low:
                 self._carrier.make_room(self._space.log_free_bytes)
             else:
-                self._carrier.look()  # It may temporarily need a large part of the log's length again.
+                self._carrier.check()  # It may temporarily need a large part of the log's length again.
         # If the disk is low on space, the log must be truncated as soon as possible.
         self._checkpoints.write_if_due(is_idle=not self._state.unflushed or self._space.is_log_low)
 

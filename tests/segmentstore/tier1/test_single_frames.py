@@ -70,7 +70,7 @@ class FileWriter:
 
 
 def random_file(rng: random.Random) -> FileWriter:
-    """Return a file, mostly of lone frames."""
+    """Return a file, mostly of single frames."""
     writer = FileWriter(rng.choice((1, 0xFFFF_FFFF - 30)))
     is_even = rng.random() < 0.5
     for _ in range(rng.randrange(20, 120)):
@@ -102,7 +102,7 @@ def found(data: bytes) -> object:
 def found_one_by_one(data: bytes) -> object:
     """The same without columns."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FrameScanner, "next_lone", lambda self, end: None)
+        patch.setattr(FrameScanner, "next_singles", lambda self, end: None)
         return found(data)
 
 
@@ -120,7 +120,7 @@ def counted_headers(patch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_headers_of_single_frames_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 3000 lone frames of different lengths few are read by themselves, and all are found."""
+    """Of 3000 single frames of different lengths few are read by themselves, and all are found."""
     writer = FileWriter()
     for number in range(3000):
         writer.add([b"x" * (number % 300)])

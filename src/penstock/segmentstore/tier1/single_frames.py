@@ -1,4 +1,4 @@
-"""`lone_frames`: reads columns of frames that are each a batch, and so each begin a block.
+"""`single_frames`: reads columns of frames that are each a batch, and so each begin a block.
 
 A single append is such a frame, and a log may hold millions of them. The result is exactly that of reading frame by
 frame: of a column, frames are taken up to the first one that fails a check, its checksum included. What that one is
@@ -28,7 +28,7 @@ from penstock.segmentstore.tier1.frame_format import (
     FRAME_HEADER_LENGTH,
     FRAME_SUMMED_LENGTH,
     FileHeader,
-    encode_lone_frame_constants,
+    encode_single_frame_constants,
 )
 
 #: Offsets of the 64-bit numbers in a frame's header: those that are the same in all frames of a column; length and
@@ -39,22 +39,22 @@ _LONE_LENGTH_MAX = BLOCK_LENGTH - FRAME_HEADER_LENGTH
 
 
 @dataclass(frozen=True, slots=True)
-class LoneFrames:
+class SingleFrames:
     """Data frames from one block to the next. `synced_offset`: greatest synced offset that they record."""
 
     payloads: Sequence[bytes]
     synced_offset: int
 
 
-def lone_frames(
+def single_frames(
     window: bytes, start: int, offset: int, file: FileHeader, sequence: int, count: int
-) -> LoneFrames | None:
+) -> SingleFrames | None:
     """Read the frames of `count` whole blocks from byte `start` of `window` on, which is byte `offset` of a file.
 
     The first is expected to be frame `sequence`, at a block boundary; `count` is at most `COLUMN_LENGTH_MAX`. All
     returned frames are good data frames of that file, each the last of its batch; None if the first is anything else.
     """
-    constants = encode_lone_frame_constants(file)
+    constants = encode_single_frame_constants(file)
     if window[start : start + _LENGTH_AND_OFFSET] != constants[:_LENGTH_AND_OFFSET]:
         return None
     # Most frames are as long as the first one.
@@ -90,4 +90,4 @@ def lone_frames(
     good = first_difference(found, checksums[:good])
     if not good:
         return None
-    return LoneFrames(payloads[:good], max(table.halves(_SYNCED)[:good]))
+    return SingleFrames(payloads[:good], max(table.halves(_SYNCED)[:good]))

@@ -1,4 +1,4 @@
-"""`lone_appends`: reads the appends of many frames that hold one append each, by column.
+"""`single_appends`: reads the appends of many frames that hold one append each, by column.
 
 A log written append by append consists of such frames. The result equals that of reading frame by frame, up to the
 first frame that differs from the ones before; that one, damaged or not, is left to the frame reader. A pure function
@@ -42,7 +42,7 @@ _NO_EVENT_NUMBER = struct.pack(">q", NO_VALUE)
 
 
 @dataclass(frozen=True, slots=True)
-class LoneAppends:
+class SingleAppends:
     """Contiguous appends to one segment. `number` is the first one's; fields that are not sums are the last one's."""
 
     count: int
@@ -57,7 +57,7 @@ class LoneAppends:
     data: bytes
 
 
-def lone_appends(frames: Sequence[bytes]) -> LoneAppends | None:
+def single_appends(frames: Sequence[bytes]) -> SingleAppends | None:
     """Read the leading frames that each have one whole append with data; at most `COLUMN_LENGTH_MAX` of them.
 
     The appends are to one segment and contiguous, have consecutive record numbers, and either all have event numbers of
@@ -100,7 +100,7 @@ def lone_appends(frames: Sequence[bytes]) -> LoneAppends | None:
     if has_numbers and event_number == NO_VALUE:
         return None  # The writer's last append has no number, but earlier ones have.
     data = b"".join([frame[_DATA_START:] for frame in frames[:good]])
-    return LoneAppends(
+    return SingleAppends(
         good,
         number,
         segment_id,
@@ -138,5 +138,5 @@ def _without_number(table: Table, count: int) -> int:
 
 
 def record_of(frame: Buffer) -> memoryview:
-    """Return the record of a frame that `lone_appends` has read."""
+    """Return the record of a frame that `single_appends` has read."""
     return memoryview(frame)[1 + ENTRY_HEADER.size :]
