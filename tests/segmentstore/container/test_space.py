@@ -74,13 +74,13 @@ async def test_a_log_that_is_found_full_is_checked_at_once() -> None:
     watch = watch_over(log, Place(), replace(SETTINGS, check_interval_s=3600.0))
     watching = asyncio.create_task(watch.watch_log())
     await turns()
-    assert (log.look_count, watch.is_log_low) == (1, False)
+    assert (log.check_count, watch.is_log_low) == (1, False)
     log.free_bytes = 0
     watch.check_log_now()
     await turns()
-    assert (log.look_count, watch.is_log_low) == (2, True)
+    assert (log.check_count, watch.is_log_low) == (2, True)
     await turns()
-    assert log.look_count == 2
+    assert log.check_count == 2
     watching.cancel()
 
 
