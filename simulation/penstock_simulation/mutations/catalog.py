@@ -68,6 +68,7 @@ from penstock_simulation.mutations.readers import READER_MUTATIONS
 from penstock_simulation.mutations.remote import REMOTE_MUTATIONS
 from penstock_simulation.mutations.rescues import RESCUE_MUTATIONS
 from penstock_simulation.mutations.scaling import SCALING_MUTATIONS
+from penstock_simulation.mutations.security import SECURITY_MUTATIONS
 from penstock_simulation.mutations.shortages import SHORTAGE_MUTATIONS
 from penstock_simulation.mutations.sinks import SINK_MUTATIONS
 from penstock_simulation.mutations.stalls import STALL_MUTATIONS
@@ -517,6 +518,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *DAY_MUTATIONS,
     *MEMBER_MUTATIONS,
     *VERSION_MUTATIONS,
+    *SECURITY_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 from penstock.client.client import Client
-from penstock.client.controller.controller import ControllerClient
+from penstock.client.controller.controller import ControllerClient, ControllerStub
 from penstock.client.settings import ClientSettings
 from penstock.client.statistics.wire_scale_advice import WireScaleAdvisor
 from penstock.client.transport.connection_pool import ConnectionPool
@@ -28,9 +28,9 @@ from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.ownership.coordinator import Coordinator
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
-from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
+from penstock.runtime.client_security import ClientSecurity, Credentials, SessionCredentials
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.server import SegmentStoreServer
@@ -51,6 +51,7 @@ from penstock.server.data_directory import DataDirectory
 from penstock.server.directory_watch import DirectoryWatch
 from penstock.server.settings import StoreProcessSettings
 from penstock_simulation.chunk_faults import ChunkFaults, FaultyChunkStorage
+from penstock_simulation.simulated.assignment import SEGMENT_STORE_PORT, Assignment
 from penstock_simulation.simulated.controller_calls import serve_controller, simulated_stub
 from penstock_simulation.simulated.coordination import CoordinationServer, CoordinationSettings, Sessions
 from penstock_simulation.simulated.coordination_client import SimulatedCoordinator
@@ -62,11 +63,17 @@ from penstock_simulation.simulated.late_requests import LateRequests, LateReques
 from penstock_simulation.simulated.log_objects import BucketLogSettings, LogPlace
 from penstock_simulation.simulated.objects import ObjectFaults, SimulatedBucket, SimulatedObjects
 from penstock_simulation.simulated.remote_requests import WayToService
+from penstock_simulation.simulated.security import (
+    WORKER,
+    WORKER_PASSWORD,
+    ProcessSecurity,
+    SecurityFiles,
+    SimulatedSecuritySettings,
+)
 from penstock_simulation.simulated.shared_disk import SharedDisk
 from penstock_simulation.simulated.simulation import Simulation
 from penstock_simulation.simulated.zookeeper import ZooKeeperSettings
 
-SEGMENT_STORE_PORT = 6000
 CONTROLLER_PORT = 9090
 COORDINATOR_PORT = 2181
 DATA_DIRECTORY = "/data"
@@ -120,6 +127,7 @@ class ClusterSettings:
         bucket_log: the logs are in a bucket; None: in directories.
         members: stores and controllers are processes of a cluster of several machines, see `MemberCluster`; None: an
             assignment that each of them knows at once.
+        security: callers need accounts, and requests to stores need tokens; None: everybody may do everything.
         segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
             coordination: settings of the service through which several controllers learn about each other.
     """
@@ -137,6 +145,7 @@ class ClusterSettings:
     watches_directories: bool = False
     bucket_log: BucketLogSettings | None = None
     members: MemberClusterSettings | None = None
+    security: SimulatedSecuritySettings | None = None
     segment_store: SegmentStoreSettings = field(
         default_factory=lambda: SegmentStoreSettings(container_count=2, cache=CacheSettings(bytes_max=32 * _KIB * _KIB))
     )
@@ -162,38 +171,6 @@ class MemberNames(Protocol):
         """The members."""
 
 
-class Assignment:
-    """Owner of each container, as the coordinator has it: the `ContainerLocator` of a simulated cluster."""
-
-    def __init__(self, stores: Sequence[str], container_count: int) -> None:
-        self._owners = [stores[container_id % len(stores)] for container_id in range(container_count)]
-
-    @property
-    def container_count(self) -> int:
-        """Containers of the cluster."""
-        return len(self._owners)
-
-    def owner(self, container_id: int) -> str:
-        """Return the store that has a container."""
-        return self._owners[container_id]
-
-    def give(self, container_id: int, store: str) -> None:
-        """Assign a container to another store. The stores are not notified; see `SimulatedCluster.tell`."""
-        self._owners[container_id] = store
-
-    def containers_of(self, store: str) -> list[int]:
-        """Return the containers that a store has."""
-        return [container_id for container_id, owner in enumerate(self._owners) if owner == store]
-
-    def endpoint_of(self, container_id: int) -> tuple[str, int] | None:
-        """See `ContainerLocator.endpoint_of`."""
-        return self._owners[container_id], SEGMENT_STORE_PORT
-
-    async def endpoint_of_segment(self, segment: str) -> tuple[str, int]:
-        """Return host and port of a segment, given by its full name."""
-        return self._owners[container_of(segment, len(self._owners))], SEGMENT_STORE_PORT
-
-
 @dataclass(slots=True)
 class RunningServers:
     """The contents of a server's process, for observers.
@@ -208,6 +185,7 @@ class RunningServers:
     controller: ControllerService | None = None
     is_ready: bool = False
     lost: Awaitable[None] | None = None
+    security: ProcessSecurity | None = None
 
 
 async def _raise_when_lost(watch: DirectoryWatch) -> None:
@@ -251,6 +229,10 @@ class SimulatedCluster:
         if settings.has_shared_storage:
             self.shared_disk = SharedDisk(simulation, "file server", settings.disk_faults)
         self._servers: dict[str, RunningServers] = {}
+        #: None: everybody may do everything.
+        self.security_files: SecurityFiles | None = None
+        if settings.security is not None:
+            self.security_files = SecurityFiles(simulation.rng("security"))
         #: Long-term storages so far, one per life of a store, if they have faults.
         self.faulty_chunks: list[FaultyChunkStorage] = []
         #: Buckets and file systems by host, or the shared one, and their clients so far, one per life of a store.
@@ -301,7 +283,7 @@ class SimulatedCluster:
 
     def _add_server(self, name: str, main: Callable[[Host], Awaitable[None]]) -> Host:
         async def run(host: Host) -> None:
-            self._servers[name] = RunningServers(host.life, AsyncExitStack())
+            self._servers[name] = RunningServers(host.life, AsyncExitStack(), security=self._security(host))
             await main(host)
             self._servers[name].is_ready = True
             await (self._servers[name].lost or asyncio.get_running_loop().create_future())
@@ -310,6 +292,20 @@ class SimulatedCluster:
         return self.simulation.host(
             name, run, disk_faults=settings.disk_faults, restart_delay_s=settings.restart_delay_s
         )
+
+    def _security(self, host: Host) -> ProcessSecurity | None:
+        """Return the security of a process that begins on `host`."""
+        if self.settings.security is None or self.security_files is None or host is self.coordinator:
+            return None
+        security = ProcessSecurity(host, self.security_files, self.settings.security)
+        security.follow()
+        return security
+
+    def have_read(self, version: int) -> bool:
+        """Return whether every running process has read this version of the security files, or a later one."""
+        running = [self._current(host) for host in self.servers]
+        found = [servers.security for servers in running if servers is not None and servers.security is not None]
+        return all(security.version >= version for security in found)
 
     # -- programs -----------------------------------------------------------------------------------------------
 
@@ -349,7 +345,9 @@ class SimulatedCluster:
         servers.store = store
         servers.stops.push_async_callback(store.stop)
         # Stores with disks of their own have ids of their own; the controllers send one token to all.
-        server = SegmentStoreServer(store, controller_token=_SHARED_CLUSTER_ID)
+        security = servers.security
+        access = None if security is None else security.token_access()
+        server = SegmentStoreServer(store, controller_token=_SHARED_CLUSTER_ID, access=access)
         await server.start("0.0.0.0", SEGMENT_STORE_PORT)
         servers.server = server
         servers.stops.push_async_callback(server.stop)
@@ -443,18 +441,24 @@ class SimulatedCluster:
         await self._start_controller(host, self._wire_segments(host))
 
     def _wire_segments(self, host: Host) -> WireSegments:
-        pool = ConnectionPool(self.locator.endpoint_of_segment, self.settings.client)
-        self._servers[host.name].stops.push_async_callback(pool.close)
-        settings, token = self.settings.client, _SHARED_CLUSTER_ID
+        pool = self._pool(host)
+        # With tokens, those of the pool are sent.
+        settings, token = self.settings.client, "" if self.security_files is not None else _SHARED_CLUSTER_ID
         return WireSegments(pool, settings, host.runtime.rng, token=token, waits_for_space=False)
 
     def _advisor(self, host: Host) -> ScaleAdvisor:
         store = self._servers[host.name].store
         if store is not None and self.settings.store_count == 1:
             return StoreScaleAdvisor(store)
-        pool = ConnectionPool(self.locator.endpoint_of_segment, self.settings.client)
-        self._servers[host.name].stops.push_async_callback(pool.close)
-        return WireScaleAdvisor(pool, self.locator.container_count)
+        return WireScaleAdvisor(self._pool(host), self.locator.container_count)
+
+    def _pool(self, host: Host) -> ConnectionPool:
+        """Return connections of a server's process to the stores, until it stops."""
+        servers = self._servers[host.name]
+        tokens = None if servers.security is None else servers.security.tokens
+        pool = ConnectionPool(self.locator.endpoint_of_segment, self.settings.client, tokens=tokens)
+        servers.stops.push_async_callback(pool.close)
+        return pool
 
     async def _start_controller(self, host: Host, segments: Segments) -> None:
         settings = self.settings.controller
@@ -480,7 +484,8 @@ class SimulatedCluster:
         await service.start()
         servers.controller = service
         servers.stops.push_async_callback(service.stop)
-        listener = await serve_controller(service, host.name, CONTROLLER_PORT)
+        guard = None if servers.security is None else servers.security.guard()
+        listener = await serve_controller(service, host.name, CONTROLLER_PORT, guard)
         servers.stops.callback(listener.close)
 
     # -- observing and steering ---------------------------------------------------------------------------------
@@ -557,12 +562,23 @@ class SimulatedCluster:
     def client(self, host: Host, settings: ClientSettings | None = None) -> Client:
         """Return a client for code that runs on `host`; use it there, as an async context manager."""
         settings = settings or self.settings.client
+        security = ClientSecurity(Credentials(WORKER, WORKER_PASSWORD) if self.security_files is not None else None)
+        stub, address = self.stub(settings, security.credentials)
+        controller = ControllerClient(stub, settings, host.runtime.rng, address=address)
+        return Client(address, settings, runtime=host.runtime, controller=controller, security=security)
+
+    def stub(
+        self, settings: ClientSettings, credentials: Credentials | SessionCredentials | None
+    ) -> tuple[ControllerStub, str]:
+        """Return the calls of the controllers for a client with these credentials, and the address. Each client starts
+        with a different controller.
+        """
         names = [controller.name for controller in self.controllers]
-        # Each client starts with a different controller.
         at = self._client_count % len(names)
         self._client_count += 1
         names = names[at:] + names[:at]
-        address = "tcp://" + ",".join(f"{name}:{CONTROLLER_PORT}" for name in names)
-        stub = simulated_stub(names[0], CONTROLLER_PORT, names[1:], keepalive_interval_s=settings.keepalive_interval_s)
-        controller = ControllerClient(stub, settings, host.runtime.rng, address=address)
-        return Client(address, settings, runtime=host.runtime, controller=controller)
+        header = "" if credentials is None else credentials.header()
+        stub = simulated_stub(
+            names[0], CONTROLLER_PORT, names[1:], keepalive_interval_s=settings.keepalive_interval_s, header=header
+        )
+        return stub, "tcp://" + ",".join(f"{name}:{CONTROLLER_PORT}" for name in names)

@@ -7,7 +7,9 @@ calls a client pings a server that sends nothing, and drops the connection if th
 configures gRPC. Calls hold slots as in the real server. Between calls TCP keepalive probes replace the server's pings.
 
 A frame is a uint32 length of what follows, a uint64 call number, and: from the client a byte with the length of the
-call's name, the name and the request (no name: cancel, or a ping if the number is 0); from the server a byte with the
+call's name, the name and the request (no name: cancel, or a ping if the number is 0). With credentials the name ends
+with a zero byte, and the ``authorization`` header is before the request, as a uint16 length and its bytes. From the
+server a byte with the
 gRPC status and the reply, or the text that goes with a status that is not 0 and, each after a zero byte, the keys of
 its metadata.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -26,11 +28,13 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.client.controller.controller import ControllerStub
+from penstock.controller.grpc.access import AccessOf
 from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.call_counts import CallCounts
+from penstock.controller.grpc.guard import Caller, CallGuard
 from penstock.controller.grpc.slots import CallSlots, subject_of
 from penstock.controller.grpc.status import metadata_of, status_of
-from penstock.controller.grpc.table import call_table, services
+from penstock.controller.grpc.table import access_table, call_table, services
 from penstock.controller.locator import ContainerLocator
 from penstock.controller.service import ControllerService
 from penstock.model.errors import PenstockError, PicklableError
@@ -41,6 +45,7 @@ _logger = logging.getLogger(__name__)
 
 _HEAD = struct.Struct(">IQB")
 _LENGTH_OF_NUMBER = 9
+_HEADER_LENGTH = struct.Struct(">H")
 #: Calls are numbered from 1.
 _PING = 0
 _METHODS = {method.name: method for service in services() for method in service.methods}
@@ -102,9 +107,19 @@ class _Frames(asyncio.Protocol):
 
 
 class _Served(_Frames):
-    def __init__(self, table: dict[str, Callable[..., Awaitable[Message]]], slots: CallSlots) -> None:
+    def __init__(
+        self,
+        table: dict[str, Callable[..., Awaitable[Message]]],
+        accesses: Mapping[str, AccessOf],
+        service: ControllerService,
+        slots: CallSlots,
+        guard: CallGuard | None,
+    ) -> None:
         super().__init__()
         self._table = table
+        self._accesses = accesses
+        self._service = service
+        self._guard = guard
         self._slots = slots
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -115,22 +130,33 @@ class _Served(_Frames):
             elif number in self._tasks:
                 self._tasks[number].cancel()
             return
-        work = self._answer(number, body[:byte].decode(), body[byte:])
-        self._tasks[number] = asyncio.get_running_loop().create_task(work, name=f"answer {body[:byte].decode()}")
+        name, payload, header = body[:byte].decode(), body[byte:], ""
+        if name.endswith("\0"):
+            (header_length,) = _HEADER_LENGTH.unpack_from(payload)
+            start = _HEADER_LENGTH.size + header_length
+            name, header, payload = name[:-1], payload[_HEADER_LENGTH.size : start].decode(), payload[start:]
+        work = self._answer(number, name, header, payload)
+        self._tasks[number] = asyncio.get_running_loop().create_task(work, name=f"answer {name}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         for task in self._tasks.values():
             task.cancel()
 
-    async def _answer(self, number: int, name: str, payload: bytes) -> None:
+    async def _answer(self, number: int, name: str, header: str, payload: bytes) -> None:
         answer = self._table.get(name)
         try:
             if answer is None:
                 self._refuse(number, grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported by this controller")
                 return
+            caller = await self._caller(header)
             request = GetMessageClass(_METHODS[name].input_type).FromString(payload)
             async with self._slots.hold(subject_of(request)):
-                reply = (await answer(request)).SerializeToString()
+                if self._guard is not None and caller is not None:
+                    access_of = self._accesses[name]
+                    message = await self._guard.serve(name, access_of, answer, self._service, caller, request)
+                else:
+                    message = await answer(request)
+                reply = message.SerializeToString()
             self.send(number, 0, reply)
         except PenstockError as error:
             self._refuse(number, *status_of(error), [key for key, _ in metadata_of(error)])
@@ -141,21 +167,34 @@ class _Served(_Frames):
         finally:
             del self._tasks[number]
 
+    async def _caller(self, header: str) -> Caller | None:
+        """Return the caller; None: everybody may do everything. Raises `AuthenticationError`."""
+        if self._guard is None:
+            return None
+        peer, _ = self.transport.get_extra_info("peername")
+        return await self._guard.caller(header or None, peer)
+
     def _refuse(self, number: int, status: grpc.StatusCode, text: str, metadata_keys: Sequence[str] = ()) -> None:
         body = "\0".join((text.replace("\0", " "), *metadata_keys))
         self.send(number, cast(tuple[int, str], status.value)[0], body.encode())
 
 
-async def serve_controller(service: ControllerService, host: str, port: int) -> asyncio.AbstractServer:
-    """Serve the controller's calls on a port of the current simulated host, named `host`."""
+async def serve_controller(
+    service: ControllerService, host: str, port: int, guard: CallGuard | None = None
+) -> asyncio.AbstractServer:
+    """Serve the controller's calls on a port of the current simulated host, named `host`. `guard` checks callers."""
     front = Front(service, lambda: [(host, port)])
-    return await _serve(front, port, CallSlots(service.settings, service.container_count))
+    return await _serve(front, port, CallSlots(service.settings, service.container_count), guard)
 
 
-async def _serve(front: Front, port: int, slots: CallSlots) -> asyncio.AbstractServer:
-    service, table = front.service, dict(call_table(front))
+async def _serve(front: Front, port: int, slots: CallSlots, guard: CallGuard | None = None) -> asyncio.AbstractServer:
+    service, table, accesses = front.service, dict(call_table(front)), access_table()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Served(table, slots), None, port, start_serving=False)
+
+    def served() -> _Served:
+        return _Served(table, accesses, service, slots, guard)
+
+    server = await loop.create_server(served, None, port, start_serving=False)
     detect_dead_peers(server, service.settings.dead_peers)
     await server.start_serving()
     return server
@@ -253,14 +292,16 @@ class _Channel(_Frames):
             if not future.done():
                 future.set_exception(SimulatedRpcError(grpc.StatusCode.UNAVAILABLE, f"connection lost: {exc}"))
 
-    async def call(self, name: str, payload: bytes) -> bytes:
+    async def call(self, name: str, header: bytes, payload: bytes) -> bytes:
         if self.is_lost:
             raise SimulatedRpcError(grpc.StatusCode.UNAVAILABLE, "connection lost")
         self._last_number = number = self._last_number + 1
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._calls[number] = future
-        encoded = name.encode()
-        self.send(number, len(encoded), encoded + payload)
+        encoded, credentials = name.encode(), b""
+        if header:
+            encoded, credentials = encoded + b"\0", _HEADER_LENGTH.pack(len(header)) + header
+        self.send(number, len(encoded), encoded + credentials + payload)
         try:
             return await future
         except asyncio.CancelledError:
@@ -274,7 +315,8 @@ class _Channel(_Frames):
 class _Stub:
     """Has every call of the services as an attribute."""
 
-    def __init__(self, hosts: Sequence[str], port: int, keepalive_interval_s: float) -> None:
+    def __init__(self, hosts: Sequence[str], port: int, keepalive_interval_s: float, header: str) -> None:
+        self._header = header.encode()
         self._keepalive_interval_s = keepalive_interval_s
         #: Hosts in order of preference; the first is tried first.
         self._hosts = list(hosts)
@@ -292,7 +334,7 @@ class _Stub:
         try:
             async with asyncio.timeout(timeout):
                 channel = await self._connected()
-                reply = await channel.call(name, request.SerializeToString())
+                reply = await channel.call(name, self._header, request.SerializeToString())
         except SimulatedRpcError:
             if channel is not None and channel.is_silent:
                 # gRPC does a handshake before it uses a connection: a stalled server does not complete it.
@@ -334,11 +376,11 @@ class _Stub:
 
 
 def simulated_stub(
-    host: str, port: int, others: Sequence[str] = (), *, keepalive_interval_s: float = 6.0
+    host: str, port: int, others: Sequence[str] = (), *, keepalive_interval_s: float = 6.0, header: str = ""
 ) -> ControllerStub:
     """Return a stub for `ControllerClient` whose calls go over the simulated network from the host that uses it.
 
     `others`: hosts of further controllers, tried when `host` does not answer. `keepalive_interval_s`: as in the
-    client's settings.
+    client's settings. `header`: the ``authorization`` of all calls; empty: none.
     """
-    return cast(ControllerStub, _Stub([host, *others], port, keepalive_interval_s))
+    return cast(ControllerStub, _Stub([host, *others], port, keepalive_interval_s, header))

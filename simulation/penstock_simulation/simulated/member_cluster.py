@@ -37,9 +37,9 @@ from penstock.server.cluster.messages import MemberOrder, decode_member_order
 from penstock.server.cluster.store import ClusterStore, serve_member
 from penstock.server.cluster.store_host import StoreHost
 from penstock.server.settings import CACHE_BYTES_MIN, StandaloneSettings
+from penstock_simulation.simulated.assignment import SEGMENT_STORE_PORT
 from penstock_simulation.simulated.cluster import (
     CONTROLLER_PORT,
-    SEGMENT_STORE_PORT,
     ClusterSettings,
     MemberClusterSettings,
     RunningServers,

@@ -37,6 +37,7 @@ from penstock_simulation.simulated.files import FileFault, FileFaults
 from penstock_simulation.simulated.late_requests import LateRequestSettings
 from penstock_simulation.simulated.log_objects import BucketLogSettings
 from penstock_simulation.simulated.objects import ObjectFault, ObjectFaults
+from penstock_simulation.simulated.security import SimulatedSecuritySettings
 from penstock_simulation.simulated.zookeeper import ZooKeeperSettings
 from penstock_simulation.workloads.profile import Profile
 from penstock_simulation.workloads.world import REFUSED_PREFIX
@@ -95,6 +96,8 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
         cluster = _with_object_log(cluster, own("object log settings"), profile)
     if profile.member_fault_gap_s:
         cluster = _with_members(cluster, own("members"), profile)
+    if profile.is_secured:
+        cluster = _with_security(cluster, own("security"))
     return cluster
 
 
@@ -440,6 +443,12 @@ def _with_transients(cluster: ClusterSettings, rng: random.Random) -> ClusterSet
     )
     connection = replace(cluster.segment_store.connection, transient_segments_max=rng.choice((1, 4, 256)))
     return replace(cluster, segment_store=replace(cluster.segment_store, container=container, connection=connection))
+
+
+def _with_security(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
+    """Return a cluster with accounts, whose tokens expire within seconds."""
+    security = SimulatedSecuritySettings(token_ttl_s=rng.choice((2, 4, 6)), reload_interval_s=rng.choice((0.5, 2.0)))
+    return replace(cluster, security=security)
 
 
 def _with_dead_peers(cluster: ClusterSettings, profile: Profile) -> ClusterSettings:

@@ -79,6 +79,7 @@ class Profile:
         stream_lives_count: clients that create, change and delete streams, if "streams" is among the workloads.
         call_slots: calls that a controller serves at the same time; 0: the default, which is never reached.
         has_usual_times: clients have the default time-outs; otherwise shorter ones.
+        is_secured: callers need accounts, and requests to stores need tokens.
         habits: behaviour of users, if "user writers" or "users", which read their events, are among the workloads.
     """
 
@@ -133,6 +134,7 @@ class Profile:
     stream_lives_count: int = 1
     call_slots: int = 0
     has_usual_times: bool = False
+    is_secured: bool = False
     habits: UserHabits = field(default_factory=UserHabits)
 
     def of_length(self, work_s: float) -> Profile:

@@ -19,7 +19,9 @@ from penstock_simulation.workloads.events import GroupReader, StreamKeeper, Writ
 from penstock_simulation.workloads.followers import Followers
 from penstock_simulation.workloads.group_changes import GroupChanges
 from penstock_simulation.workloads.handed_transactions import HandedTransactions
+from penstock_simulation.workloads.intruder import Intruder
 from penstock_simulation.workloads.kept_transactions import KeptTransactions
+from penstock_simulation.workloads.key_rotation import KeyRotation
 from penstock_simulation.workloads.limited_subscribers import LimitedSubscribers
 from penstock_simulation.workloads.long_days import LongDays
 from penstock_simulation.workloads.many_keys import KEY_LENGTH, ManyKeys
@@ -57,7 +59,7 @@ _RARE = ("names", "mortals", "user writers", "group changes", "transients", "fol
 _LATER = (
     "streams", "user writers", "users", "user tables", "user states", "group changes", "connections", "transients",
     "followers", "kept transactions", "retained streams", "offline container",
-    "long days",
+    "long days", "key rotation", "intruder",
 )  # fmt: skip
 #: Clients with open transactions on one stream, enough for several to be committed together.
 TRANSACTION_CROWD_SIZE = 5
@@ -253,6 +255,10 @@ class Scenario:
             made.append(LongDays(*place("long-days")))
         if "offline container" in self.workloads:
             made.append(OfflineContainer(*place("offline-container")))
+        if "key rotation" in self.workloads:
+            made.append(KeyRotation(*place("key-rotation")))
+        if "intruder" in self.workloads:
+            made.append(Intruder(*place("intruder")))
         if "steady calls" in self.workloads:
             made.append(SteadyCalls(*place("steady-calls")))
         if "group changes" in self.workloads:

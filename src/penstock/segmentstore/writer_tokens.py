@@ -36,6 +36,10 @@ class WriterTokens:
         if len(self._deadlines_s) > _TOKENS_MAX:
             self._abort(f"more than {_TOKENS_MAX} writers on one connection")
             return
+        if self._timer is not None and deadline_s < self._timer.when():
+            # A token may have been made before that of another writer.
+            self._timer.cancel()
+            self._timer = None
         if deadline_s < float("inf") and self._timer is None:
             self._timer = self._loop.call_at(deadline_s, self._may_be_over)
 
