@@ -17,6 +17,7 @@ from functools import partial
 import penstock
 import penstock.aio
 from _common import cpu_s, parser, percentiles_ms, raw_disk, report, server, work_directory
+from penstock.client.writing.ack import when_done
 
 STREAM = "bench/latency"
 
@@ -52,7 +53,7 @@ async def measure(uri: str, arguments: argparse.Namespace) -> dict[str, object]:
                     start = clock()
                     done = asyncio.Event()
                     ack = await writer.write(struct.pack(">d", start) + filler)
-                    ack._when_done(done.set)
+                    when_done(ack, done.set)
                     await done.wait()
                     if ack.error is not None:
                         raise ack.error
@@ -68,7 +69,7 @@ async def measure(uri: str, arguments: argparse.Namespace) -> dict[str, object]:
                     while sent < (now - begin) * arguments.rate:
                         start = clock()
                         ack = await writer.write(struct.pack(">d", start) + filler)
-                        ack._when_done(partial(note, start))
+                        when_done(ack, partial(note, start))
                         sent += 1
                     await asyncio.sleep(0.001)
             await writer.flush()

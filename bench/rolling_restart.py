@@ -17,7 +17,7 @@ from functools import partial
 from _cluster import Cluster, ZooKeeperServers, local_cluster
 from _common import parser, percentiles_ms, raw_disk, report, work_directory
 from penstock.client.client import Client
-from penstock.client.writing.ack import AckState
+from penstock.client.writing.ack import AckState, when_done
 from penstock.model.errors import PenstockError
 from penstock.model.policies import Scaling
 from penstock_simulation.processes.probes import ContainerProbes
@@ -54,7 +54,7 @@ class SteadyWriter:
                     last = await writer.write(event, str(self.written % 100))
                 if last is not None:
                     # One event of each turn stands for all of its turn.
-                    last._when_done(partial(self._done, last, due, loop.time()))
+                    when_done(last, partial(self._done, last, due, loop.time()))
                 await asyncio.sleep(_TURN_S)
 
     def _done(self, ack: AckState, count: int, sent_s: float) -> None:

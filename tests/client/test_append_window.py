@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.writing.ack import AckState
+from penstock.client.writing.ack import AckState, follow, settle
 from penstock.client.writing.append_window import AppendWindow, WindowLimits
 from penstock.model.errors import ProtocolError
 from penstock.model.events import EVENT_LENGTH_MAX, split_events
@@ -201,14 +201,14 @@ def test_every_event_is_stored_once_in_order_under_any_fault(data) -> None:
                 apply(wire.pop(0))
             case "ack" if last_stored != NO_VALUE and last_stored > acknowledged:
                 for block in window.acknowledge(last_stored, 0.0):
-                    block.ack._settle()
+                    settle(block.ack)
                 acknowledged = last_stored
             case "break":
                 for _ in range(data.draw(st.integers(0, len(wire)))):
                     apply(wire.pop(0))
                 wire.clear()
                 for block in window.reconnect(last_stored):
-                    block.ack._settle()
+                    settle(block.ack)
                 acknowledged = max(last_stored, 0)
     while not window.is_empty:
         while (block := window.next_to_send(0.0)) is not None:
@@ -216,20 +216,20 @@ def test_every_event_is_stored_once_in_order_under_any_fault(data) -> None:
         while wire:
             apply(wire.pop(0))
         for block in window.acknowledge(last_stored, 0.0):
-            block.ack._settle()
+            settle(block.ack)
     assert [int(event.split(b".")[0]) for event in stored] == list(range(count))
     assert all(ack.is_done and ack.error is None for ack in acks)
 
 
 def test_ack_follows_its_parts() -> None:
     whole, one, two = AckState(), AckState(), AckState()
-    whole._follow([one, two])
-    one._settle()
+    follow(whole, [one, two])
+    settle(one)
     assert not whole.is_done
-    two._settle(ProtocolError("lost"))
+    settle(two, ProtocolError("lost"))
     assert str(whole.error) == "lost"
     nothing = AckState()
-    nothing._follow([])
+    follow(nothing, [])
     assert nothing.is_done
 
 

@@ -110,7 +110,7 @@ async def test_what_is_written_meanwhile_is_stored_after_what_moves(cluster: Clu
             cluster.store.gate.set()
             await moved.begun.wait()
             assert moved.total() < 500
-            assert writer._is_full
+            assert event_writer.is_full(writer)
             for number in range(1000, 1050):
                 writer._put(b"k %d" % number, "k")
                 await asyncio.sleep(0)
@@ -119,7 +119,7 @@ async def test_what_is_written_meanwhile_is_stored_after_what_moves(cluster: Clu
             await asyncio.sleep(0)
             assert not waiting.done()
             await asyncio.wait_for(await waiting, 60)
-            assert not writer._is_full
+            assert not event_writer.is_full(writer)
     assert (await all_stored(cluster))["k"] == list(range(1051))
 
 

@@ -11,7 +11,7 @@ import random
 from functools import partial
 
 from penstock.client.settings import ClientSettings
-from penstock.client.writing.ack import AckState
+from penstock.client.writing.ack import AckState, when_done
 from penstock.client.writing.event_writer import EventWriter
 from penstock.model.policies import Scaling
 from penstock.model.segments import TableUpdate
@@ -98,7 +98,7 @@ class Pusher(Workload):
                 self.world.problem(f"{self.name}: event {number} failed: {ack.error!r}")
 
         ack = await writer.write(event, self.name)
-        ack._when_done(partial(settled, ack))
+        when_done(ack, partial(settled, ack))
 
 
 def accounted_bytes(store: SegmentStore) -> int:

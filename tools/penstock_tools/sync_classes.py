@@ -41,21 +41,23 @@ class Blocking:
 #: A single event is added to its block in the calling thread: no event crosses into the loop individually.
 _WRITE = """\
 writer = {writer}
-if writer._is_full:
-    self._portal.call(writer._has_space(timeout_s))
+if is_full(writer):
+    self._portal.call(wait_for_space(writer, timeout_s))
 # Its acks were made for this front end.
 return cast(Ack, {put}(event, routing_key, on_delivery))
 """
 
+_EVENT_WRITER, _READER = "penstock.client.writing.event_writer", "penstock.client.groups.reader"
+
 #: A chunk's events are returned in the calling thread; the next chunk is requested when it is used up.
-_CHUNK = "chunk = self._part._chunk_in_hand() or self._portal.call(self._part._next_chunk(timeout_s))\n"
+_CHUNK = "chunk = chunk_in_hand(self._part) or self._portal.call(next_chunk(self._part, timeout_s))\n"
 
 #: A page crosses into the calling thread at once.
 _PAGES = "for page in self.{method}({arguments}):\n    yield from page\n"
 _SPAN = "primary=primary, prefix=prefix, start=start, end=end"
 
 _VALUE_CHUNK = (
-    "reader = self._part.events\nchunk = reader._chunk_in_hand() or self._portal.call(reader._next_chunk(timeout_s))\n"
+    "reader = self._part.events\nchunk = chunk_in_hand(reader) or self._portal.call(next_chunk(reader, timeout_s))\n"
 )
 
 #: The serializer belongs to the application, and runs in the application's thread, before anything is written.
@@ -66,9 +68,9 @@ CLASSES: Sequence[Blocking] = (
     Blocking(
         "writing.event_writer",
         "EventWriter",
-        init="self._put = part._put\n",
+        init="self._put = put_of(part)\n",
         bodies={"write": _WRITE.format(writer="self._part", put="self._put")},
-        imports={"cast": "typing"},
+        imports={"cast": "typing"} | dict.fromkeys(("is_full", "put_of", "wait_for_space"), _EVENT_WRITER),
     ),
     Blocking(
         "writing.value_writer",
@@ -113,6 +115,8 @@ CLASSES: Sequence[Blocking] = (
             "close": "self.events.close(timeout_s, is_done=is_done)\n",
         },
         imports={
+            "chunk_in_hand": _READER,
+            "next_chunk": _READER,
             "take_value": "penstock.client.groups.value_reader",
             "take_values": "penstock.client.groups.value_reader",
         },
@@ -120,8 +124,9 @@ CLASSES: Sequence[Blocking] = (
     Blocking(
         "transactions.transaction",
         "Transaction",
-        bodies={"write": _WRITE.format(writer="self._part._open_writer", put="writer._put")},
-        imports={"cast": "typing"},
+        bodies={"write": _WRITE.format(writer="open_writer(self._part)", put="put_of(writer)")},
+        imports={"cast": "typing", "open_writer": "penstock.client.transactions.transaction"}
+        | dict.fromkeys(("is_full", "put_of", "wait_for_space"), _EVENT_WRITER),
     ),
     Blocking(
         "transport.segment_reader",
@@ -134,11 +139,10 @@ CLASSES: Sequence[Blocking] = (
         bodies={
             "__iter__": "reader = self._part\n"
             "while True:\n"
-            "    chunk = self._portal.call(reader._next_chunk())\n"
+            "    chunk = self._portal.call(next_chunk(reader))\n"
             "    if chunk is None:\n"
             "        return\n"
-            "    while not chunk.is_used_up and not reader._needs_attention:\n"
-            "        yield chunk.hand_out()\n",
+            "    yield from events_in_hand(reader, chunk)\n",
             "read": _CHUNK + "return None if chunk is None else chunk.hand_out()\n",
             "read_batch": _CHUNK + "return None if chunk is None else chunk.hand_out_many(max_bytes)\n",
             # After the client is closed nothing can be done here; and in the loop's own thread no exception is being
@@ -149,7 +153,7 @@ CLASSES: Sequence[Blocking] = (
             "    is_done = sys.exception() is None\n"
             "self._portal.call(self._part.close(timeout_s, is_done=is_done))\n",
         },
-        imports={"sys": ""},
+        imports={"sys": ""} | dict.fromkeys(("chunk_in_hand", "events_in_hand", "next_chunk"), _READER),
     ),
     Blocking(
         "tables.tables",

@@ -20,7 +20,7 @@ from penstock.client.transactions.transaction import Transaction, _Fate
 from penstock.client.transport.cluster import Cluster
 from penstock.client.transport.read_ahead import ReadAhead
 from penstock.client.writing.ack import Ack, OnDelivery
-from penstock.client.writing.event_writer import EventWriter
+from penstock.client.writing.event_writer import EventWriter, is_full
 from penstock.model.errors import ClosedError, InvalidArgumentError
 from penstock.model.names import reader_group_table
 from penstock.model.segments import SegmentInfo
@@ -120,7 +120,7 @@ def _write_for_as_long_as_there_is_room() -> AbstractContextManager[None]:
         timeout_s: float | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Ack:
-        if self._is_full:
+        if is_full(self):
             await self._has_space(timeout_s)
         return self._put_for_ack(event, routing_key, on_delivery)
 

@@ -13,7 +13,7 @@ from penstock.client.groups import reader_group_state as rgs
 from penstock.client.groups.group_state import GroupState
 from penstock.client.groups.group_watch import GroupWatch
 from penstock.client.groups.membership import GroupMembership
-from penstock.client.groups.reader import Reader
+from penstock.client.groups.reader import Reader, chunk_in_hand
 from penstock.client.groups.segment_events import SegmentEvents
 from penstock.client.reading.event import EventChunk
 from penstock_simulation.mutations.mutation import Mutation, patched
@@ -104,7 +104,7 @@ def _balance_in_the_time_of_a_read() -> Iterator[None]:
     original = Reader._next_chunk
 
     async def next_chunk(self: Reader, timeout_s: float | None = None) -> EventChunk | None:
-        if self._chunk_in_hand() is None:
+        if chunk_in_hand(self) is None:
             await self._membership.store()
         return await original(self, timeout_s)
 

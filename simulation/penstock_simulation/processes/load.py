@@ -18,7 +18,7 @@ from typing import TypeVar
 from penstock.client.client import Client
 from penstock.client.reading.event import Event
 from penstock.client.transactions.transaction import Transaction
-from penstock.client.writing.ack import AckState
+from penstock.client.writing.ack import AckState, settled, when_done
 from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import (
     ControllerUnavailableError,
@@ -227,11 +227,11 @@ class Load:
                     key, event = self._event(name, rng, number)
                     called = history.invoke(name, WriteEvent(settings.stream, key, event))
                     last = await writer.write(event, key)
-                    last._when_done(partial(self._written, name, called, last))
+                    when_done(last, partial(self._written, name, called, last))
                 # Some bursts are acknowledged before the next begins; others overlap.
                 is_full = writer.unacknowledged_bytes > settings.unacknowledged_bytes_max
                 if last is not None and (is_full or rng.random() < 0.3):
-                    await last._settled()
+                    await settled(last)
                 await self._pause(rng)
             except PenstockError as error:
                 self._problem(name, error)
@@ -268,7 +268,7 @@ class Load:
                     key, event = self._event(name, rng, number)
                     called = self.history.invoke(name, WriteEvent(stream, key, event, transaction.id))
                     ack = await transaction.write(event, key)
-                    ack._when_done(partial(self._written, name, called, ack))
+                    when_done(ack, partial(self._written, name, called, ack))
                     await self._pause(rng)
                 await transaction.flush()
             except PenstockError as error:

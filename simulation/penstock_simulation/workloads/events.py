@@ -9,7 +9,7 @@ from functools import partial
 from penstock.client.client import Client
 from penstock.client.groups.reader import Reader
 from penstock.client.groups.reader_group import ReaderGroup
-from penstock.client.writing.ack import AckState
+from penstock.client.writing.ack import AckState, when_done
 from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import (
     ControllerUnavailableError,
@@ -230,7 +230,7 @@ class Writer(Workload):
                     except PenstockError as error:
                         self._failed(call, error)
                         return
-                    ack._when_done(partial(self._settled, call, ack))
+                    when_done(ack, partial(self._settled, call, ack))
                 await self.rest(2.0 / self._events_per_s)
             await writer.flush()
         except PenstockError:
@@ -296,7 +296,7 @@ class WriterCrowd(Writer):
         except PenstockError as error:
             self._failed(call, error)
             return False
-        ack._when_done(partial(self._settled, call, ack))
+        when_done(ack, partial(self._settled, call, ack))
         return True
 
     async def _leave(self, writer: EventWriter) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from penstock.client.transactions.transaction import Transaction
+from penstock.client.writing.ack import settled
 from penstock.model.errors import (
     ControllerUnavailableError,
     OutcomeUnknownError,
@@ -76,7 +77,7 @@ class TransactionWriter(Workload):
             call = history.invoke(self.name, WriteEvent(self._stream, key, event, transaction.id))
             try:
                 ack = await transaction.write(event, key)
-                await ack._settled()
+                await settled(ack)
             except PenstockError as error:
                 history.unknown(call, error)
                 return False

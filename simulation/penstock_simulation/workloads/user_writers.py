@@ -9,7 +9,7 @@ from functools import partial
 
 from penstock.client.client import Client
 from penstock.client.transactions.transaction import Transaction
-from penstock.client.writing.ack import AckState
+from penstock.client.writing.ack import AckState, when_done
 from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import PenstockError, StreamError, TransactionError
 from penstock.rpc import controller_pb2 as pb
@@ -110,7 +110,7 @@ class UserWriter(Workload):
             return isinstance(error, CutShortError)
         acks.append(ack)
         world.counts["events of users"] += 1
-        ack._when_done(partial(self._settled, call, ack))
+        when_done(ack, partial(self._settled, call, ack))
         return True
 
     async def _end(self, end: End, client: Client, writer: EventWriter, acks: list[AckState]) -> bool:

@@ -15,7 +15,7 @@ from penstock.client.controller.transaction_calls import NO_TIME
 from penstock.client.controller.transaction_endings import TransactionInfo
 from penstock.client.controller.transaction_ids import id_of
 from penstock.client.controller.transaction_times import commit_time
-from penstock.client.groups.reader_group import ReaderGroup, delete_reader_group
+from penstock.client.groups.reader_group import ReaderGroup, delete_reader_group, open_reader_group
 from penstock.client.reading.batch_reads import BatchRange, BatchReader, open_batch
 from penstock.client.settings import ClientSettings
 from penstock.client.state.revisioned_stream import RevisionedStream, open_revisioned_stream
@@ -290,7 +290,8 @@ class Client(StreamCalls):
         async def join() -> ReaderGroup:
             readers = ReaderGroup(self._open_cluster(), group, streams, scope=scope)
             with self._deadline(f"join reader group {group}"):
-                await readers._open(
+                await open_reader_group(
+                    readers,
                     start,
                     until=until,
                     reader_timeout_s=reader_timeout_s,

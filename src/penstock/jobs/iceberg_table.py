@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.io import FileIO
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import Table
+
+    from penstock.jobs.iceberg_commit import SingleAttempt
 
 T = TypeVar("T")
 
@@ -163,7 +165,7 @@ class IcebergTable:
                 failure = error
             else:
                 try:
-                    self._send(table, staged)
+                    staged.send(self._catalog)
                     return True
                 except CommitFailedException as error:
                     # Another writer was first: of this stream, of another one, or of another kind.
@@ -196,8 +198,10 @@ class IcebergTable:
         """See `ExportTarget.discard`."""
         _remove(self._table.io, batch.files)
 
-    def _staged(self, table: Table, batch: WrittenBatch) -> Transaction:
+    def _staged(self, table: Table, batch: WrittenBatch) -> SingleAttempt:
         """Return the changes of a batch's commit. Reads the footers of its files, and sends nothing.
+
+        Their commit is sent once, on condition that the table's main branch is as in `table`.
 
         Raises `ExportTargetError`: PyIceberg cannot add the files; and the errors of file systems.
         """
@@ -212,8 +216,10 @@ class IcebergTable:
             summary[IDENTITY] = batch.identity
             properties[f"{IDENTITY}.{self._stream}"] = batch.identity
 
-        def stage(*, has_bounds: bool) -> Transaction:
-            staged = table.transaction()
+        from penstock.jobs.iceberg_commit import SingleAttempt  # PyIceberg is optional.
+
+        def stage(*, has_bounds: bool) -> SingleAttempt:
+            staged = SingleAttempt(table)
             staged.set_properties(properties)
             if not has_bounds:
                 staged.set_properties(dict.fromkeys(self._metrics_modes(), "counts"))
@@ -240,16 +246,6 @@ class IcebergTable:
     def _metrics_modes(self) -> list[str]:
         """Return the properties that control which column metrics a commit has."""
         return [_METRICS_DEFAULT, *(f"{_METRICS_OF_COLUMN}.{name}" for name in self._schema.names)]
-
-    def _send(self, table: Table, staged: Transaction) -> None:
-        """Commit once, on condition that the table's main branch is as in `table`.
-
-        PyIceberg's own commit is not used: it rebases a snapshot on any other commit, and retries.
-        """
-        from pyiceberg.table.update import AssertTableUUID
-
-        requirements = (*staged._requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
-        self._catalog.commit_table(table, requirements, staged._updates)
 
     def _commits(self, table: Table) -> Iterator[Commit]:
         """Yield the exports of this stream in snapshots of the main branch, newest first."""

@@ -25,7 +25,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.model.errors import InvalidArgumentError
 from penstock.model.errors.coordination import (
     CoordinationError,
     CoordinationOutcomeUnknownError,
@@ -50,20 +49,15 @@ from penstock.runtime.coordination import (
     check_path,
 )
 from penstock.runtime.coordination_session import SessionState
-from penstock.runtime.extras import missing_extra
+from penstock.runtime.kazoo_client import drop_connection, started_client
 from penstock.runtime.zookeeper_errors import is_lost, refused_change, translated
 
 if TYPE_CHECKING:
-    from kazoo.client import KazooClient
     from kazoo.interfaces import IAsyncResult
     from kazoo.protocol.states import ZnodeStat
 
 _log = logging.getLogger(__name__)
 
-#: Pauses of kazoo between two rounds over all hosts.
-_RECONNECT_DELAY_S = 0.05
-_RECONNECT_DELAY_S_MAX = 1.0
-_CONNECT_TIMEOUT_S_MIN = 0.1
 #: Requests by which `heard_s` is kept current, in one timeout.
 _BEATS_PER_TIMEOUT = 3
 #: How often it is checked whether a beat is due, per beat.
@@ -106,7 +100,6 @@ class ZooKeeperSession(SessionState):
 
     def __init__(self, place: CoordinationPlace, settings: CoordinationSettings, access: CoordinationAccess) -> None:
         super().__init__(str(place), settings.session_timeout_s)
-        self._access = access
         self._place = place
         self._settings = settings
         self._in_progress = 0
@@ -116,7 +109,7 @@ class ZooKeeperSession(SessionState):
         self._stopping: asyncio.Future[None] | None = None
         #: Set in kazoo's thread as soon as the session has ended; its handler connects no more.
         self._is_over = threading.Event()
-        self._client = self._started_client()
+        self._client = started_client(place, settings, access, self._is_over, _PostedEvents(self))
         self._beats = self._loop.create_task(self._beat(), name=f"session at {place.servers}")
 
     async def wait_until_open(self) -> None:
@@ -297,71 +290,11 @@ class ZooKeeperSession(SessionState):
             await asyncio.sleep(interval_s / _POLLS_PER_BEAT)
 
     def _drop_connection(self, quiet_s: float) -> None:
-        from kazoo.protocol.connection import _CONNECTION_DROP
-
         _log.warning("ZooKeeper at %s has been silent for %.1f s: connecting again", self._place, quiet_s)
         self._alive_s = self._loop.time()
-        self._client._call(_CONNECTION_DROP, self._client.handler.async_result())
+        drop_connection(self._client)
 
     # -- kazoo --------------------------------------------------------------------------------------------------
-
-    def _started_client(self) -> KazooClient:
-        try:
-            from kazoo.client import KazooClient
-            from kazoo.handlers.threading import SequentialThreadingHandler
-            from kazoo.protocol.states import KazooState, KeeperState
-            from kazoo.retry import KazooRetry
-        except ImportError as error:
-            raise InvalidArgumentError(missing_extra("a cluster", "zookeeper", error)) from error
-        host_count = len(self._place.hosts)
-        connect_timeout_s = max(self._settings.session_timeout_s / (3 * host_count), _CONNECT_TIMEOUT_S_MIN)
-        is_over, is_opening = self._is_over, threading.Event()
-
-        class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-            def create_connection(self, *args: object, **kwargs: object) -> object:
-                if is_over.is_set():
-                    raise ConnectionRefusedError("the session has ended, and this client opens no other one")
-                kwargs["timeout"] = connect_timeout_s
-                is_opening.set()
-                return super().create_connection(*args, **kwargs)
-
-            def select(self, reads: object, writes: object, errors: object, timeout: float) -> object:
-                limit_s = min(timeout, connect_timeout_s) if is_opening.is_set() else timeout
-                return super().select(reads, writes, errors, limit_s)
-
-        handler = Handler()
-        client = KazooClient(
-            hosts=self._place.servers,
-            timeout=self._settings.session_timeout_s,
-            handler=handler,
-            connection_retry=KazooRetry(
-                max_tries=-1, delay=_RECONNECT_DELAY_S, max_delay=_RECONNECT_DELAY_S_MAX,
-                sleep_func=handler.sleep_func,
-            ),
-            command_retry=KazooRetry(max_tries=0, sleep_func=handler.sleep_func),
-            logger=_log.getChild("kazoo"), **_access_options(self._access),
-        )  # fmt: skip
-
-        def state_changed(state: str) -> None:
-            if state == KazooState.LOST:
-                is_over.set()
-                self._post(self._ended, client.client_state == KeeperState.AUTH_FAILED)
-            elif state == KazooState.SUSPENDED:
-                self._post(self._suspended)
-
-        connect = client._connection._connect
-
-        def connected(host: str, address: str, port: int) -> tuple[float, float]:
-            # kazoo does not publish the timeout that the servers grant. It reports CONNECTED within this call.
-            read_timeout_ms, share_ms = connect(host, address, port)
-            is_opening.clear()
-            self._post(self._connected, client.client_id[0], share_ms * host_count / 1000)
-            return read_timeout_ms, share_ms
-
-        client._connection._connect = connected
-        client.add_listener(state_changed)
-        client.start_async()
-        return client
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
         """Call a function in the event loop; from kazoo's threads."""
@@ -425,19 +358,23 @@ class ZooKeeperSession(SessionState):
         await asyncio.wait((self._stopping,), timeout=self._settings.close_timeout_s)
 
 
-def _access_options(access: CoordinationAccess) -> dict[str, object]:
-    """Return the options of kazoo's client for credentials and encryption."""
-    from kazoo.security import CREATOR_ALL_ACL
+class _PostedEvents:
+    """`SessionEvents` of a session, each handled in its event loop."""
 
-    options: dict[str, object] = {}
-    if access.user:
-        options |= {"auth_data": [("digest", f"{access.user}:{access.password}")], "default_acl": CREATOR_ALL_ACL}
-    if access.has_tls:
-        options |= {
-            "use_ssl": True, "check_hostname": True, "ca": access.authority or None,
-            "certfile": access.certificate or None, "keyfile": access.private_key or None,
-        }  # fmt: skip
-    return options
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+
+    def connected(self, session_id: int, timeout_s: float) -> None:
+        """See `SessionEvents.connected`."""
+        self._session._post(self._session._connected, session_id, timeout_s)
+
+    def suspended(self) -> None:
+        """See `SessionEvents.suspended`."""
+        self._session._post(self._session._suspended)
+
+    def ended(self, is_refused: bool) -> None:
+        """See `SessionEvents.ended`."""
+        self._session._post(self._session._ended, is_refused)
 
 
 def _settle(answer: asyncio.Future[Any], result: IAsyncResult) -> None:

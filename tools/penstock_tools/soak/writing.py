@@ -9,7 +9,7 @@ from functools import partial
 from penstock.client.client import Client
 from penstock.client.tables.tables import Table
 from penstock.client.transactions.transaction import Transaction
-from penstock.client.writing.ack import AckState
+from penstock.client.writing.ack import AckState, when_done
 from penstock.model.errors import PenstockError, TableConditionError, TransactionError
 from penstock_tools.soak.checks import Register, SharedCounter
 from penstock_tools.soak.events import ABORT, COMMIT, InTransaction, Numbered, in_transaction, numbered, padding_length
@@ -63,7 +63,7 @@ class KeyedWriter:
         self._written[key] = number + 1
         event = numbered(Numbered(key, number), padding_length(self._rng))
         ack: AckState = await write(event, key)  # type: ignore[operator]
-        ack._when_done(partial(self._done, ack, key, number))
+        when_done(ack, partial(self._done, ack, key, number))
 
     def _done(self, ack: AckState, key: str, number: int) -> None:
         if ack.error is None:

@@ -302,3 +302,13 @@ class LifeCycle(NotPicklable):
             if losses:
                 _log.error("a %s was dropped without being closed: %s", self._what, "; ".join(losses))
             warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
+
+
+def end_now(part: LifeCycle) -> None:
+    """Close `part`, with everything opened from it, without waiting. For an owner of which it is no child."""
+    part._end_now()
+
+
+def refuse_after_fork(part: LifeCycle) -> None:
+    """Let `part` refuse everything in a forked process. For an owner of which it is no child."""
+    part._on_forked()

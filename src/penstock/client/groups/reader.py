@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -227,12 +227,12 @@ class Reader(LifeCycle):
             StreamError: a reader of the same name was started elsewhere, or this one is closed.
             NoSuchReaderGroupError: the group was deleted.
         """
-        chunk = self._chunk_in_hand() or await self._next_chunk(timeout_s)
+        chunk = chunk_in_hand(self) or await self._next_chunk(timeout_s)
         return None if chunk is None else chunk.hand_out()
 
     async def read_batch(self, max_bytes: int = BATCH_BYTES_MAX, timeout_s: float | None = None) -> EventBatch | None:
         """Return the next events of one segment, at least one and up to `max_bytes` framed bytes. Else as `read`."""
-        chunk = self._chunk_in_hand() or await self._next_chunk(timeout_s)
+        chunk = chunk_in_hand(self) or await self._next_chunk(timeout_s)
         return None if chunk is None else chunk.hand_out_many(max_bytes)
 
     def __aiter__(self) -> Self:
@@ -243,11 +243,6 @@ class Reader(LifeCycle):
         if event is None:
             raise StopAsyncIteration
         return event
-
-    def _chunk_in_hand(self) -> EventChunk | None:
-        """Return the chunk of the last `_next_chunk` if it can still be used, in any thread. Otherwise None."""
-        chunk = self._chunk
-        return None if chunk is None or chunk.is_used_up or self._needs_attention else chunk
 
     async def _next_chunk(self, timeout_s: float | None = None) -> EventChunk | None:
         """Return a chunk of events; the events returned before it count as read. Otherwise as `read`.
@@ -583,3 +578,23 @@ class Reader(LifeCycle):
                     f"reader {self.name} delivers no more events of {source.segment} before commit(), because it has "
                     "ended or is being reassigned: commit the processed events, then continue"
                 )
+
+
+def chunk_in_hand(reader: Reader) -> EventChunk | None:
+    """Return the chunk of the last `next_chunk` if it can still be used, in any thread. Otherwise None."""
+    chunk = reader._chunk
+    return None if chunk is None or chunk.is_used_up or reader._needs_attention else chunk
+
+
+def events_in_hand(reader: Reader, chunk: EventChunk) -> Iterator[Event]:
+    """Return the events of the chunk in hand, in any thread, until `next_chunk` should be called."""
+    while not chunk.is_used_up and not reader._needs_attention:
+        yield chunk.hand_out()
+
+
+def next_chunk(reader: Reader, timeout_s: float | None = None) -> Coroutine[object, object, EventChunk | None]:
+    """Return a chunk of events; the events returned before it count as read. Otherwise as `Reader.read`.
+
+    For front ends that return events themselves, with `EventChunk.hand_out`.
+    """
+    return reader._next_chunk(timeout_s)

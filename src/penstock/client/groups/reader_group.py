@@ -149,24 +149,16 @@ class ReaderGroup(LifeCycle):
     async def _open(
         self,
         start: Start,
+        until: Start,
+        held: GroupRetention,
         *,
-        until: Start = None,
-        reader_timeout_s: float | None = None,
-        processing_time_max_s: float | None = None,
-        retention: GroupRetention | str = GroupRetention.NONE,
-        checkpoint_interval_s: float | None = None,
-        owner: LifeCycle | None = None,
+        reader_timeout_s: float,
+        processing_time_max_s: float,
+        interval_ms: int,
+        owner: LifeCycle | None,
     ) -> None:
-        """Create the group if it does not exist. Called by `Client.reader_group`. A refused call creates nothing."""
+        """See `open_reader_group`."""
         settings = self._cluster.settings
-        held = GroupRetention.of(retention)
-        timeout_s = settings.reader_timeout_s if reader_timeout_s is None else reader_timeout_s
-        processing_s = settings.processing_time_max_s if processing_time_max_s is None else processing_time_max_s
-        if min(timeout_s, processing_s) <= 0:
-            raise InvalidArgumentError(f"reader group {self.name}: time-outs must be above 0 s")
-        if checkpoint_interval_s is None:
-            checkpoint_interval_s = settings.reader_group_checkpoint_interval_s
-        interval_ms = interval_ms_of(checkpoint_interval_s)
         controller = self._cluster.controller
         registered = await controller.reader_group(self.scope, self.name)
         if registered is None:
@@ -186,8 +178,8 @@ class ReaderGroup(LifeCycle):
                 group_id=known.id,
                 generation=known.generation,
                 retention=known.retention if known.starts else held,
-                reader_timeout_s=timeout_s,
-                processing_time_max_s=processing_s,
+                reader_timeout_s=reader_timeout_s,
+                processing_time_max_s=processing_time_max_s,
                 patterns=() if self._sources is None else self._sources.patterns,
                 ends=positions_in(ends_of(known)),
                 checkpoint_interval_s=interval_s_of(known.checkpoint_interval_ms),
@@ -563,6 +555,36 @@ class ReaderGroup(LifeCycle):
             if error is None:
                 raise
             error.add_note(f"then the {self._what} could not be closed: {other}")
+
+
+async def open_reader_group(
+    readers: ReaderGroup,
+    start: Start,
+    *,
+    until: Start = None,
+    reader_timeout_s: float | None = None,
+    processing_time_max_s: float | None = None,
+    retention: GroupRetention | str = GroupRetention.NONE,
+    checkpoint_interval_s: float | None = None,
+    owner: LifeCycle | None = None,
+) -> None:
+    """Create the group if it does not exist, and open it. A refused call creates nothing. See `Client.reader_group`."""
+    settings = readers._cluster.settings
+    timeout_s = settings.reader_timeout_s if reader_timeout_s is None else reader_timeout_s
+    processing_s = settings.processing_time_max_s if processing_time_max_s is None else processing_time_max_s
+    if min(timeout_s, processing_s) <= 0:
+        raise InvalidArgumentError(f"reader group {readers.name}: time-outs must be above 0 s")
+    if checkpoint_interval_s is None:
+        checkpoint_interval_s = settings.reader_group_checkpoint_interval_s
+    await readers._open(
+        start,
+        until,
+        GroupRetention.of(retention),
+        reader_timeout_s=timeout_s,
+        processing_time_max_s=processing_s,
+        interval_ms=interval_ms_of(checkpoint_interval_s),
+        owner=owner,
+    )
 
 
 async def delete_reader_group(cluster: Cluster, group: str, *, scope: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple
 
 from penstock.client.common.serializers import Serializer, Value
 from penstock.client.common.value_handle import ValueHandle
-from penstock.client.groups.reader import BATCH_BYTES_MAX, Reader
+from penstock.client.groups.reader import BATCH_BYTES_MAX, Reader, chunk_in_hand, next_chunk
 from penstock.client.reading.event import Event, EventBatch, EventChunk
 from penstock.client.streams.time_windows import TimeWindow
 from penstock.model.errors import CorruptionError, UndecodableEventError
@@ -72,7 +72,7 @@ class ValueReader(ValueHandle[Reader], Generic[Value]):
 
     async def read(self, timeout_s: float | None = None) -> ValueEvent[Value] | None:
         """Return the next event as a value; see `Reader.read`. Raises `UndecodableEventError`."""
-        chunk = self.events._chunk_in_hand() or await self.events._next_chunk(timeout_s)
+        chunk = chunk_in_hand(self.events) or await next_chunk(self.events, timeout_s)
         return None if chunk is None else take_value(chunk, self.serializer.deserialize)
 
     async def read_batch(
@@ -82,7 +82,7 @@ class ValueReader(ValueHandle[Reader], Generic[Value]):
 
         Raises `UndecodableEventError` if the first one cannot be decoded.
         """
-        chunk = self.events._chunk_in_hand() or await self.events._next_chunk(timeout_s)
+        chunk = chunk_in_hand(self.events) or await next_chunk(self.events, timeout_s)
         return None if chunk is None else take_values(chunk, self.serializer.deserialize, max_bytes)
 
     def __aiter__(self) -> ValueReader[Value]:

@@ -185,3 +185,8 @@ async def open_revisioned_stream(
     opened = RevisionedStream(cluster, pool, stream, await only_segment(cluster, stream, "revisioned stream"), values)
     opened.open_life(owner)
     return opened
+
+
+def segment_of(stream: RevisionedStream[Value]) -> str:
+    """Return the full name of the segment of a stream."""
+    return stream._segment

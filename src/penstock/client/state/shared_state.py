@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from penstock.client.common.deadline import Deadline, in_turn, within
 from penstock.client.common.life_cycle import LifeCycle
 from penstock.client.common.serializers import Serializer
-from penstock.client.state.revisioned_stream import Revision, RevisionedStream
+from penstock.client.state.revisioned_stream import Revision, RevisionedStream, segment_of
 from penstock.client.state.state_entries import StateEntry
 from penstock.client.state.state_watch import Growth, StateChange, StateChanges
 from penstock.client.transport.cluster import Cluster
@@ -65,7 +65,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
         #: None until the stream has a state.
         self._revision: Revision | None = None
         self._turn = asyncio.Lock()
-        self._growth = Growth(cluster.segments, stream._segment)
+        self._growth = Growth(cluster.segments, segment_of(stream))
 
     @property
     def name(self) -> str:

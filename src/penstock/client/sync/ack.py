@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.writing.ack import AckState
+from penstock.client.writing.ack import AckState, settled
 from penstock.model.errors import ClosedError
 from penstock.runtime.portal import Portal
 
@@ -23,7 +23,7 @@ class Ack(AckState):
         """
         if not self.is_done:
             try:
-                self._portal.call(self._settled(), timeout_s)
+                self._portal.call(settled(self), timeout_s)
             except ClosedError:
                 # Closing settles every ack, perhaps since the check above.
                 if not self.is_done:

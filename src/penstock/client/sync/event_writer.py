@@ -12,6 +12,7 @@ from penstock.client.sync.handle import Handle
 from penstock.client.writing import event_writer as aio
 from penstock.client.writing.ack import OnDelivery
 from penstock.client.writing.event_runs import Events, RoutingKeys
+from penstock.client.writing.event_writer import is_full, put_of, wait_for_space
 from penstock.model.times import NotedTime
 from penstock.runtime.portal import Portal
 
@@ -25,7 +26,7 @@ class EventWriter(Handle[aio.EventWriter]):
 
     def __init__(self, client: object, portal: Portal, part: aio.EventWriter) -> None:
         super().__init__(client, portal, part)
-        self._put = part._put
+        self._put = put_of(part)
 
     @property
     def unacknowledged_bytes(self) -> int:
@@ -68,8 +69,8 @@ class EventWriter(Handle[aio.EventWriter]):
             WriteTimeoutError: no space became free within `timeout_s`.
         """
         writer = self._part
-        if writer._is_full:
-            self._portal.call(writer._has_space(timeout_s))
+        if is_full(writer):
+            self._portal.call(wait_for_space(writer, timeout_s))
         # Its acks were made for this front end.
         return cast(Ack, self._put(event, routing_key, on_delivery))
 

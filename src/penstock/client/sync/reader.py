@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from penstock.client.groups import reader as aio
-from penstock.client.groups.reader import BATCH_BYTES_MAX
+from penstock.client.groups.reader import BATCH_BYTES_MAX, chunk_in_hand, events_in_hand, next_chunk
 from penstock.client.reading.event import Event, EventBatch
 from penstock.client.streams.time_windows import TimeWindow
 from penstock.client.sync.handle import Handle
@@ -84,22 +84,21 @@ class Reader(Handle[aio.Reader]):
             StreamError: a reader of the same name was started elsewhere, or this one is closed.
             NoSuchReaderGroupError: the group was deleted.
         """
-        chunk = self._part._chunk_in_hand() or self._portal.call(self._part._next_chunk(timeout_s))
+        chunk = chunk_in_hand(self._part) or self._portal.call(next_chunk(self._part, timeout_s))
         return None if chunk is None else chunk.hand_out()
 
     def read_batch(self, max_bytes: int = BATCH_BYTES_MAX, timeout_s: float | None = None) -> EventBatch | None:
         """Return the next events of one segment, at least one and up to `max_bytes` framed bytes. Else as `read`."""
-        chunk = self._part._chunk_in_hand() or self._portal.call(self._part._next_chunk(timeout_s))
+        chunk = chunk_in_hand(self._part) or self._portal.call(next_chunk(self._part, timeout_s))
         return None if chunk is None else chunk.hand_out_many(max_bytes)
 
     def __iter__(self) -> Iterator[Event]:
         reader = self._part
         while True:
-            chunk = self._portal.call(reader._next_chunk())
+            chunk = self._portal.call(next_chunk(reader))
             if chunk is None:
                 return
-            while not chunk.is_used_up and not reader._needs_attention:
-                yield chunk.hand_out()
+            yield from events_in_hand(reader, chunk)
 
     def store_positions(self) -> None:
         """Store this reader's positions now. The events returned last count as unread. Not for `Positions.AT_EXIT`."""

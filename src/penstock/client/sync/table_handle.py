@@ -7,7 +7,7 @@ from typing import Generic
 
 from penstock.client.sync.handle import Handle
 from penstock.client.tables import tables as aio
-from penstock.client.tables.tables import Key, Value
+from penstock.client.tables.tables import Key, Value, delete_item, item
 
 
 class TableHandle(Handle[aio.Table[Key, Value]], Generic[Key, Value]):
@@ -19,7 +19,7 @@ class TableHandle(Handle[aio.Table[Key, Value]], Generic[Key, Value]):
 
     def __getitem__(self, key: Key) -> Value:
         """Return the value of `key`. Raises `TableKeyMissingError`, a `KeyError`."""
-        return self._portal.call(self._part._item(key))
+        return self._portal.call(item(self._part, key))
 
     def __setitem__(self, key: Key, value: Value) -> None:
         """Store `value` under `key`, as `Table.put` without a version does."""
@@ -27,7 +27,7 @@ class TableHandle(Handle[aio.Table[Key, Value]], Generic[Key, Value]):
 
     def __delitem__(self, key: Key) -> None:
         """Remove `key`, as `Table.pop` does. Raises `TableKeyMissingError`, a `KeyError`."""
-        self._portal.call(self._part._delete_item(key))
+        self._portal.call(delete_item(self._part, key))
 
     def __contains__(self, key: Key) -> bool:
         """Say whether `key` has a value, as `Table.contains` does."""

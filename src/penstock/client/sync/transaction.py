@@ -10,8 +10,10 @@ from typing import cast
 from penstock.client.sync.ack import Ack
 from penstock.client.sync.handle import Handle
 from penstock.client.transactions import transaction as aio
+from penstock.client.transactions.transaction import open_writer
 from penstock.client.writing.ack import OnDelivery
 from penstock.client.writing.event_runs import Events, RoutingKeys
+from penstock.client.writing.event_writer import is_full, put_of, wait_for_space
 from penstock.model.times import NotedTime
 
 
@@ -40,11 +42,11 @@ class Transaction(Handle[aio.Transaction]):
         Raises the subclass of `TransactionError` that names the cause if the transaction is over; so does the ack, if
         it ends before the event is stored.
         """
-        writer = self._part._open_writer
-        if writer._is_full:
-            self._portal.call(writer._has_space(timeout_s))
+        writer = open_writer(self._part)
+        if is_full(writer):
+            self._portal.call(wait_for_space(writer, timeout_s))
         # Its acks were made for this front end.
-        return cast(Ack, writer._put(event, routing_key, on_delivery))
+        return cast(Ack, put_of(writer)(event, routing_key, on_delivery))
 
     def write_many(self, events: Events, routing_keys: RoutingKeys = None, *, timeout_s: float | None = None) -> None:
         """Write many events into the transaction; see `EventWriter.write_many`."""

@@ -10,7 +10,7 @@ from typing import Generic
 
 from penstock.client.common.serializers import Value
 from penstock.client.groups import value_reader as aio
-from penstock.client.groups.reader import BATCH_BYTES_MAX
+from penstock.client.groups.reader import BATCH_BYTES_MAX, chunk_in_hand, next_chunk
 from penstock.client.groups.value_reader import ValueBatch, ValueEvent, take_value, take_values
 from penstock.client.streams.time_windows import TimeWindow
 from penstock.client.sync.handle import PlainHandle
@@ -49,7 +49,7 @@ class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
     def read(self, timeout_s: float | None = None) -> ValueEvent[Value] | None:
         """Return the next event as a value; see `Reader.read`. Raises `UndecodableEventError`."""
         reader = self._part.events
-        chunk = reader._chunk_in_hand() or self._portal.call(reader._next_chunk(timeout_s))
+        chunk = chunk_in_hand(reader) or self._portal.call(next_chunk(reader, timeout_s))
         return None if chunk is None else take_value(chunk, self._deserialize)
 
     def read_batch(self, max_bytes: int = BATCH_BYTES_MAX, timeout_s: float | None = None) -> ValueBatch[Value] | None:
@@ -58,7 +58,7 @@ class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
         Raises `UndecodableEventError` if the first one cannot be decoded.
         """
         reader = self._part.events
-        chunk = reader._chunk_in_hand() or self._portal.call(reader._next_chunk(timeout_s))
+        chunk = chunk_in_hand(reader) or self._portal.call(next_chunk(reader, timeout_s))
         return None if chunk is None else take_values(chunk, self._deserialize, max_bytes)
 
     def __iter__(self) -> Iterator[ValueEvent[Value]]:

@@ -382,18 +382,6 @@ class Table(LifeCycle, Generic[Key, Value]):
         with self._call(what):
             return await self._segments.apply(changes, is_whole=is_whole)
 
-    async def _item(self, key: Key) -> Value:
-        """Return the value of `key`. Raises `TableKeyMissingError`."""
-        entry = await self.entry(key)
-        if entry is None:
-            raise TableKeyMissingError(self.name, key=self._key(key))
-        return entry.value
-
-    async def _delete_item(self, key: Key) -> None:
-        """Remove `key`. Raises `TableKeyMissingError`, and as `pop`."""
-        if await self._take(key) is None:
-            raise TableKeyMissingError(self.name, key=self._key(key))
-
     async def _take(self, key: Key) -> Entry[Key, Value] | None:
         """Remove `key` in the version that was read, and return that entry; None if there was none."""
         with self._call("remove a key"):
@@ -451,3 +439,17 @@ def _wanted(version: int | None) -> int:
     if version < VERSION_ABSENT:
         raise InvalidArgumentError(f"version {version}: a version is 0 or more, or -1 for a key that must not exist")
     return version
+
+
+async def item(table: Table[Key, Value], key: Key) -> Value:
+    """Return the value of `key`. Raises `TableKeyMissingError`."""
+    entry = await table.entry(key)
+    if entry is None:
+        raise TableKeyMissingError(table.name, key=table._key(key))
+    return entry.value
+
+
+async def delete_item(table: Table[Key, Value], key: Key) -> None:
+    """Remove `key`. Raises `TableKeyMissingError`, and as `Table.pop`."""
+    if await table._take(key) is None:
+        raise TableKeyMissingError(table.name, key=table._key(key))

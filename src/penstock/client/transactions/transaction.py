@@ -10,7 +10,7 @@ from enum import Enum
 from random import Random
 from types import TracebackType
 
-from penstock.client.common.life_cycle import LifeCycle
+from penstock.client.common.life_cycle import LifeCycle, end_now, refuse_after_fork
 from penstock.client.common.tasks import start_watched
 from penstock.client.common.telemetry import operation, telemetry_of_process
 from penstock.client.controller.controller import ControllerClient
@@ -393,7 +393,7 @@ class Transaction(LifeCycle):
 
     def _settle(self) -> None:
         if self._writer is not None:
-            self._writer._end_now()
+            end_now(self._writer)
 
     def _own_losses(self) -> Iterator[str]:
         if self._fate is _Fate.OPEN and self.is_open:
@@ -401,7 +401,7 @@ class Transaction(LifeCycle):
 
     def _after_fork(self) -> None:
         if self._writer is not None:
-            self._writer._on_forked()
+            refuse_after_fork(self._writer)
 
     async def _keep_open(self) -> None:
         needed = (_Fate.OPEN, _Fate.PREPARING, _Fate.COMMITTING)
@@ -464,3 +464,8 @@ async def resume_transaction(transaction: Transaction, transaction_id: str) -> N
     A prepared transaction is refused: it takes no more events, and closing it undecided here must not abort it.
     """
     await transaction._resume(transaction_id)
+
+
+def open_writer(transaction: Transaction) -> EventWriter:
+    """Return the writer of a transaction's events. Raises as `Transaction.write` if it takes no more events."""
+    return transaction._open_writer

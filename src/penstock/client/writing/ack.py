@@ -1,7 +1,7 @@
 """`Ack`: the promise that written events become durable.
 
 There is one per append block, shared by all events in it, because they become durable together: a write costs
-no object of its own.
+no object of its own. The functions are for the writers: applications only wait.
 """
 
 from __future__ import annotations
@@ -50,46 +50,6 @@ class AckState(NotPicklable):
             return "<Ack: not durable yet>"
         return "<Ack: durable>" if self._error is None else f"<Ack: failed: {self._error}>"
 
-    def _settle(self, error: PenstockError | None = None) -> None:
-        """Record that the events are durable, or failed. Only the first call counts."""
-        if self._is_settled:
-            return
-        self._error = error
-        self._is_settled = True
-        then, self._then = self._then, []
-        for callback in then:
-            callback()
-
-    def _when_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in the event loop once this is settled; immediately if it is."""
-        if self._is_settled:
-            callback()
-        else:
-            self._then.append(callback)
-
-    def _follow(self, parts: Iterable[AckState]) -> None:
-        """Settle when all `parts` are settled, with the error of one of them if there is any."""
-        pending = [part for part in parts if part is not self]
-        self._open_parts = len(pending)
-        if not pending:
-            self._settle()
-        for part in pending:
-            part._when_done(partial(self._part_done, part))
-
-    def _part_done(self, part: AckState) -> None:
-        self._open_parts -= 1
-        if part.error is not None:
-            self._settle(part.error)
-        elif self._open_parts == 0:
-            self._settle()
-
-    async def _settled(self) -> None:
-        """Wait until this is settled, either way."""
-        if not self._is_settled:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._when_done(lambda: None if future.done() else future.set_result(None))
-            await future
-
 
 class Ack(AckState):
     """Resolves when the event it was returned for is durable. Await it, or call `wait` with a limit."""
@@ -108,9 +68,54 @@ class Ack(AckState):
             await self._result()
 
     async def _result(self) -> None:
-        await self._settled()
+        await settled(self)
         if self._error is not None:
             raise self._error
+
+
+def settle(ack: AckState, error: PenstockError | None = None) -> None:
+    """Record that the events of an ack are durable, or failed. Only the first call counts."""
+    if ack._is_settled:
+        return
+    ack._error = error
+    ack._is_settled = True
+    then, ack._then = ack._then, []
+    for callback in then:
+        callback()
+
+
+def when_done(ack: AckState, callback: Callable[[], None]) -> None:
+    """Call `callback` in the event loop once an ack is settled; immediately if it is."""
+    if ack._is_settled:
+        callback()
+    else:
+        ack._then.append(callback)
+
+
+async def settled(ack: AckState) -> None:
+    """Wait until an ack is settled, either way."""
+    if not ack._is_settled:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        when_done(ack, lambda: None if future.done() else future.set_result(None))
+        await future
+
+
+def follow(ack: AckState, parts: Iterable[AckState]) -> None:
+    """Settle an ack when all `parts` are settled, with the error of one of them if there is any."""
+    pending = [part for part in parts if part is not ack]
+    ack._open_parts = len(pending)
+    if not pending:
+        settle(ack)
+    for part in pending:
+        when_done(part, partial(_part_done, ack, part))
+
+
+def _part_done(ack: AckState, part: AckState) -> None:
+    ack._open_parts -= 1
+    if part.error is not None:
+        settle(ack, part.error)
+    elif ack._open_parts == 0:
+        settle(ack)
 
 
 def deliver(on_delivery: OnDelivery, ack: AckState) -> None:

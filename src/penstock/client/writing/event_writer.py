@@ -8,7 +8,7 @@ burst. All other members belong to the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import cast
@@ -20,7 +20,7 @@ from penstock.client.common.telemetry import operation, telemetry_of_process
 from penstock.client.controller.stream_segments import SegmentMap, SegmentRange, SegmentSource
 from penstock.client.settings import ClientSettings
 from penstock.client.transport.connection_pool import ConnectionPool
-from penstock.client.writing.ack import Ack, AckState, OnDelivery, deliver
+from penstock.client.writing.ack import Ack, AckState, OnDelivery, deliver, settle, settled, when_done
 from penstock.client.writing.append_window import AppendWindow, Block, WindowLimits
 from penstock.client.writing.block_sender import BlockSender
 from penstock.client.writing.event_runs import Events, RoutingKeys, Step, as_bytes, has_foreign, parts_of, runs
@@ -169,15 +169,6 @@ class EventWriter(LifeCycle):
         return self._unacknowledged_bytes
 
     @property
-    def _is_full(self) -> bool:
-        """True when a write should wait for `_has_space` first.
-
-        Also true while events of a sealed segment are moved to its successors: new events would have to be moved, too,
-        to be stored after them.
-        """
-        return self._unacknowledged_bytes >= self._settings.max_unacknowledged_bytes or self._spread_count > 0
-
-    @property
     def unacknowledged_event_count(self) -> int:
         """Events written that are not durable yet. Counted on access; in any thread."""
         with self._lock:
@@ -193,7 +184,7 @@ class EventWriter(LifeCycle):
 
         Raises the error that the writer failed with, `ClosedError`, or `WriteTimeoutError` after `timeout_s`.
         """
-        if self._is_full and self._failure is None and self.is_open:
+        if is_full(self) and self._failure is None and self.is_open:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._space_waiters.append(future)
             try:
@@ -233,7 +224,7 @@ class EventWriter(LifeCycle):
             EventTooLargeError: the event is larger than `large_event_bytes_max`.
             WriteTimeoutError: no space became free within `timeout_s`.
         """
-        if self._is_full:
+        if is_full(self):
             await self._has_space(timeout_s)
         elif (
             self._turn_event_count >= self._settings.write_turn_event_count_max
@@ -248,7 +239,7 @@ class EventWriter(LifeCycle):
         return self._unacknowledged_bytes - self._turn_start_bytes >= self._settings.write_turn_bytes_max
 
     def _put(self, event: bytes, routing_key: str | None = None, on_delivery: OnDelivery | None = None) -> AckState:
-        """As `write`, but never waits: check `_is_full` first. Safe in any thread."""
+        """As `write`, but never waits: check `is_full` first. Safe in any thread."""
         if type(event) is not bytes:
             event = as_bytes(event)
         size_bytes = len(event) + EVENT_HEADER_LENGTH
@@ -263,7 +254,7 @@ class EventWriter(LifeCycle):
             ack = appender.window.add(event, routing_key, size_bytes)
             if on_delivery is not None:
                 # While the lock is held, the block is not sent, so its ack is not settled.
-                ack._when_done(partial(deliver, on_delivery, ack))
+                when_done(ack, partial(deliver, on_delivery, ack))
             self._unacknowledged_bytes += size_bytes
             if not appender.is_dirty:
                 segments.mark(appender)
@@ -302,7 +293,7 @@ class EventWriter(LifeCycle):
                 await asyncio.sleep(0)
             self._turn_event_count += 1 + len(part) // _EVENTS_OF_MANY_PER_SINGLE
             for step in self._steps(part, part_keys):
-                if self._is_full:
+                if is_full(self):
                     try:
                         await self._has_space(None if deadline_s is None else max(deadline_s - loop.time(), 0))
                     except WriteTimeoutError as error:
@@ -349,7 +340,7 @@ class EventWriter(LifeCycle):
                 acks = [block.ack for block in self._segments.pending()]
             async with asyncio.timeout(timeout_s):
                 for ack in acks:
-                    await ack._settled()
+                    await settled(ack)
             if self._failure is not None:
                 raise self._failure
 
@@ -502,7 +493,7 @@ class EventWriter(LifeCycle):
             if error is not None and blocks and self._failure is None:
                 self._failure = error
         for block in blocks:
-            block.ack._settle(error)
+            settle(block.ack, error)
         self._let_waiters_go_if_there_is_room()
 
     def _let_waiters_go_if_there_is_room(self) -> None:
@@ -515,6 +506,28 @@ class EventWriter(LifeCycle):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def is_full(writer: EventWriter) -> bool:
+    """True when a write should call `wait_for_space` first. In any thread.
+
+    Also true while events of a sealed segment are moved to its successors: new events would have to be moved, too, to
+    be stored after them.
+    """
+    return writer._unacknowledged_bytes >= writer._settings.max_unacknowledged_bytes or writer._spread_count > 0
+
+
+def wait_for_space(writer: EventWriter, timeout_s: float | None = None) -> Coroutine[object, object, None]:
+    """If `max_unacknowledged_bytes` are used up, wait until half of them are free. For front ends that call `put_of`.
+
+    Raises the error that the writer failed with, `ClosedError`, or `WriteTimeoutError` after `timeout_s`.
+    """
+    return writer._has_space(timeout_s)
+
+
+def put_of(writer: EventWriter) -> Callable[[bytes, str | None, OnDelivery | None], AckState]:
+    """Return the call that adds one event to its block, in any thread and without waiting. For front ends."""
+    return writer._put
 
 
 def _not_started(_: object) -> object:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from penstock.client.controller.stream_segments import SegmentMap, SegmentRange
 from penstock.client.settings import ClientSettings
-from penstock.client.writing.ack import AckState
+from penstock.client.writing.ack import AckState, follow
 from penstock.client.writing.append_window import Block
 from penstock.client.writing.block_sender import BlockSender
 from penstock.client.writing.routes import Routes
@@ -106,7 +106,7 @@ class WriterSegments:
                     self.routes.forget()
             if block is not None and not block.event_count:
                 # Not under the lock: callbacks of a part that has failed are called immediately, and may write.
-                block.ack._follow(acks)
+                follow(block.ack, acks)
                 acks = {}
             on_moved()
             if not is_done:
