@@ -179,7 +179,10 @@ async def test_credentials_refused_before_the_last_attempt_has_no_time_left(monk
 
 
 def test_findings_of_a_cluster() -> None:
-    """STORE_DOWN, STORAGE_UNAVAILABLE, CONTAINER_OFFLINE, APPENDS_HELD, LOG_LONG: as a cluster reports them."""
+    """STORE_DOWN, STORAGE_UNAVAILABLE, CONTAINER_OFFLINE, APPENDS_HELD, LOG_LONG, GROUP_STUCK: as a cluster has them.
+
+    Spark queries and exports have no readers, and are not stuck.
+    """
     load = ContainerLoad(
         0, "a:1", 1, 0, 0, 0.0, 0.0, (0.0,) * 4, (0.0,) * 4, 0, 0, 1 << 30, True, 0, 0, 0, 3, 0.0
     )  # fmt: skip
@@ -198,6 +201,10 @@ def test_findings_of_a_cluster() -> None:
         groups={
             "s/done": GroupLag("s/done", {"s/x": 5}, 0, 0, is_finished=True),
             "s/read": GroupLag("s/read", {}, 2, 0),
+            "s/query-0123abcd": GroupLag("s/query-0123abcd", {"s/x": 5}, 0, 1),
+            "s/export-x": GroupLag("s/export-x", {"s/x": 5}, 0, 1),
+            "s/unknown": GroupLag("s/unknown", {"s/x": 5}, 0, 1, "container 1 is offline"),
+            "s/unread": GroupLag("s/unread", {"s/x": 5}, 0, 1),
         },
         missing_containers=[1, 2],
         container_count=3,
@@ -211,6 +218,7 @@ def test_findings_of_a_cluster() -> None:
         (FindingKind.CONTAINER_OFFLINE, "container 2 runs on no segment store that answers"),
         (FindingKind.APPENDS_HELD, "container 0: 3 appends wait"),
         (FindingKind.LOG_LONG, "container 0: 1024 MiB of log"),
+        (FindingKind.GROUP_STUCK, "s/unread: 5 bytes are unread"),
     ]
 
 

@@ -86,7 +86,7 @@ def test_prometheus_scrapes_a_server_and_evaluates_every_rule(tmp_path: Path) ->
         StandaloneProcess(tmp_path, "--metrics-port", "0") as server,
         PrometheusServer(tmp_path, int(str(server.ready["metrics_port"]))) as prometheus,
     ):
-        assert prometheus.value("up") == 1
+        prometheus.wait_until_value("up", 1)
         prometheus.wait_for("rules", are_all_evaluated)
         assert prometheus.value('sum(penstock_container_state{state="running"})') == 4
         server.kill9()

@@ -9,7 +9,7 @@ import signal
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import aio
 from penstock.cli.server_checks import check_health
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import ContainerOfflineError, InvalidArgumentError, PenstockError
 from penstock.operations import group_lag
 from penstock.operations.settings import OperationsSettings
 from penstock.runtime.client_security import ClientSecurity
@@ -210,12 +210,14 @@ async def test_the_lag_of_reader_groups_is_reported_in_bytes_and_seconds(
         # Written before the first round: the lag in seconds is a lower bound.
         assert await lag_of_audit(server, lags) == {
             "lag_bytes": 11, "lag_seconds": 0, "lag_is_capped": 1, "readers": 0, "unassigned_segments": 1,
+                "is_subscriber": 0,
         }  # fmt: skip
         async with group.reader("one") as reader:
             assert (await reader.read(timeout_s=WAIT_S)) is not None
             await reader.commit()
             assert await lag_of_audit(server, lags) == {
                 "lag_bytes": 0, "lag_seconds": 0, "lag_is_capped": 0, "readers": 1, "unassigned_segments": 0,
+                    "is_subscriber": 0,
             }  # fmt: skip
         async with client.event_writer("shop/orders") as writer:
             await writer.write(b"new")
@@ -228,6 +230,49 @@ async def test_the_lag_of_reader_groups_is_reported_in_bytes_and_seconds(
         assert await lag_of_audit(server, lags) == {}
         await client.reader_group("audit", ["shop/orders"], scope="shop")
         assert (await lag_of_audit(server, lags))["lag_bytes"] == 22
+
+
+async def test_a_lag_stays_while_it_cannot_be_measured(
+    server: Standalone, lags: group_lag.GroupLags, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither does it fall when a segment cannot be read, nor does the time that was measured begin again."""
+    async with aio.connect(server.controller_uri) as client:
+        await client.create_stream("shop/orders")
+        await client.reader_group("audit", ["shop/orders"], scope="shop")
+        await lag_of_audit(server, lags)
+        async with client.event_writer("shop/orders") as writer:
+            await writer.write(b"new")
+        await lags.measure()
+        await asyncio.sleep(0.1)
+        known = await lag_of_audit(server, lags)
+        assert (known["lag_bytes"], known["lag_is_capped"]) == (11, 0)
+
+        async def no_lengths(names: Sequence[str]) -> list[PenstockError]:
+            return [ContainerOfflineError(1, "planted") for _ in names]
+
+        async def no_state(*arguments: object) -> None:
+            raise ContainerOfflineError(1, "planted")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(lags._segments, "segment_infos", no_lengths)
+            assert await lag_of_audit(server, lags) == known
+        with monkeypatch.context() as patch:
+            patch.setattr(group_lag, "read_group", no_state)
+            assert await lag_of_audit(server, lags) == known
+        found = await lag_of_audit(server, lags)
+        assert (found["lag_bytes"], found["lag_is_capped"]) == (11, 0)
+        assert found["lag_seconds"] > known["lag_seconds"] > 0
+
+
+@pytest.mark.parametrize("name", ["query-0123abcd", "export-orders"])
+async def test_groups_of_programs_without_readers_are_marked(
+    server: Standalone, lags: group_lag.GroupLags, name: str
+) -> None:
+    async with aio.connect(server.controller_uri) as client:
+        await client.create_stream("shop/orders")
+        await client.reader_group(name, ["shop/orders"], scope="shop")
+        await lag_of_audit(server, lags)
+        assert (await samples(server))["penstock_reader_group_is_subscriber", (name, "shop")] == 1
 
 
 async def test_groups_beyond_the_limit_are_counted() -> None:

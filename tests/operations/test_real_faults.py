@@ -119,7 +119,7 @@ def scraped(
     with StandaloneProcess(directory, "--metrics-port", "0", *options, segment_stores=segment_stores) as server:
         port = int(str(server.ready["metrics_port"]))
         with PrometheusServer(directory, port, rules=fast_rules(), interval_s=interval_s) as prometheus:
-            assert prometheus.value("up") == 1
+            prometheus.wait_until_value("up", 1)
             yield server, prometheus
 
 

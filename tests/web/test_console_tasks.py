@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.client.groups.subscribers import subscriber_kind
 from penstock.jobs.export_hold import GROUP_PREFIX
 from penstock.model.findings import FindingKind
 from penstock.spark.ledger import BatchState, Ledger, LedgerRow, SinkIdentity, create_ledger, ledger_table
@@ -22,7 +23,6 @@ from penstock.testing import MemoryServer
 from penstock.web.app import WebApp
 from penstock.web.callers import connection_to
 from penstock.web.console import overview, rates
-from penstock.web.console.subscribers import subscriber_kind
 from penstock.web.settings import WebSettings
 from support.command_line import run_command
 
@@ -190,6 +190,6 @@ def test_a_program_without_readers_is_a_problem_when_its_lag_grows() -> None:
     )
     assert overview.why_behind(name, lag, "steady") == ""
     assert overview.why_behind("a/group", lag, "steady") == "it has no readers"
-    sampler = rates.Sampler(groups={name: lag, "a/group": lag})
+    sampler = rates.Sampler(groups={name: lag, "a/group": GroupLag("a/group", {"a/b": 5}, 0, 0)})
     found = overview.group_findings(sampler)
     assert [(each.kind, each.detail) for each in found] == [(FindingKind.GROUP_STUCK, "group a/group")]

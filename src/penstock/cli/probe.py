@@ -23,6 +23,7 @@ from penstock.model.errors import (
     UnsupportedOperationError,
 )
 from penstock.model.names import ContainerId, SegmentId, segment_name
+from penstock.model.routing import container_of
 from penstock.runtime.client_security import client_security
 from penstock.server.cluster_settings import split_address
 from penstock.wire.commands import GetStreamSegmentInfo, WrongHost
@@ -126,8 +127,6 @@ async def _ask(uri: str, timeout_s: float, contact_s: float, asks_stores: bool) 
             hosts: dict[tuple[str, int], list[str]] = {}
             for name in names:
                 hosts.setdefault(await controller.endpoint_of(name), []).append(name)
-                if token:
-                    break  # A report of the store tells more than probes of its containers.
             for (host, port), segments in hosts.items():
                 await _ask_store(host, port, segments, settings, tls, token)
     except PenstockError as error:
@@ -146,44 +145,53 @@ async def _statistics_token(controller: ControllerClient) -> str:
 async def _ask_store(
     host: str, port: int, segments: list[str], settings: ClientSettings, tls: ssl.SSLContext | None, token: str
 ) -> None:
-    await _ask_report(host, port, settings, tls, token)
-    if token or not segments:
+    """Raise why a store does not serve, or does not serve the containers of `segments`.
+
+    Its report says so, and does not depend on long-term storage. A request for a segment that is not in memory waits
+    while long-term storage is away, although appends are accepted.
+    """
+    address = f"{host}:{port}"
+    connection = await open_connection(host, port, settings=settings.connection(), ssl_context=tls)
+    try:
+        report = await store_report(connection, address, token, with_containers=True)
+    except (ConnectionLostError, UnsupportedOperationError):
+        report = None  # A store of Pravega's closes the connection at this request.
+    finally:
+        await connection.close()
+    if report is None:
+        await _ask_containers(host, port, segments, settings, tls)
         return
+    for container_id, failure in report.failures.items():
+        raise ContainerNotFoundError(ContainerId(container_id), f"segment store {address}: {failure}")
+    if report.starting:
+        listed = ", ".join(map(str, report.starting))
+        raise ContainerOfflineError(
+            ContainerId(report.starting[0]), f"segment store {address} still opens containers {listed}"
+        )
+    running = {each.id for each in report.containers}
+    for container in sorted({container_of(segment, report.container_count) for segment in segments}):
+        if container not in running:
+            raise ContainerNotFoundError(container, _not_running(address))
+    if report.log_problem is not None:
+        raise StorageError(f"segment store {address}: {report.log_problem}")
+    if report.full_disk is not None:
+        raise StorageFullError(f"disk full on segment store {address}: {report.full_disk}")
+
+
+async def _ask_containers(
+    host: str, port: int, segments: list[str], settings: ClientSettings, tls: ssl.SSLContext | None
+) -> None:
+    """Ask a store without reports for segments that do not exist."""
     connection = await open_connection(host, port, settings=settings.connection(), ssl_context=tls)
     try:
         for segment in segments:
             request_id = connection.next_request_id()
             reply = await connection.request(request_id, GetStreamSegmentInfo(request_id, segment, ""))
             if isinstance(reply, WrongHost):
-                raise ContainerNotFoundError(
-                    -1, f"a container of segment store {host}:{port} is not running: see the server's log"
-                )
+                raise ContainerNotFoundError(-1, _not_running(f"{host}:{port}"))
     finally:
         await connection.close()
 
 
-async def _ask_report(host: str, port: int, settings: ClientSettings, tls: ssl.SSLContext | None, token: str) -> None:
-    """Raise the reason why a store does not serve, if its report has one.
-
-    Before any segment is asked for: a log that waits for space may not answer that. On a connection of its own: a store
-    of Pravega's closes it at this request.
-    """
-    connection = await open_connection(host, port, settings=settings.connection(), ssl_context=tls)
-    try:
-        try:
-            report = await store_report(connection, f"{host}:{port}", token)
-        except (ConnectionLostError, UnsupportedOperationError):
-            return
-        for container_id, failure in report.failures.items():
-            raise ContainerNotFoundError(ContainerId(container_id), f"segment store {host}:{port}: {failure}")
-        if report.starting:
-            listed = ", ".join(map(str, report.starting))
-            raise ContainerOfflineError(
-                ContainerId(report.starting[0]), f"segment store {host}:{port} still opens containers {listed}"
-            )
-        if report.log_problem is not None:
-            raise StorageError(f"segment store {host}:{port}: {report.log_problem}")
-        if report.full_disk is not None:
-            raise StorageFullError(f"disk full on segment store {host}:{port}: {report.full_disk}")
-    finally:
-        await connection.close()
+def _not_running(address: str) -> str:
+    return f"a container of segment store {address} is not running: see the server's log"

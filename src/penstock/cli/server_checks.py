@@ -96,7 +96,7 @@ def findings_of(statistics: ClusterStatistics) -> Iterator[Finding]:
         if load.is_log_long:
             yield Finding(FindingKind.LOG_LONG, f"container {container}: {load.log_bytes >> 20} MiB of log")
     for name, group in statistics.groups.items():
-        if group.total_unread_bytes and not group.reader_count and not group.is_finished:
+        if group.lacks_readers:
             yield Finding(FindingKind.GROUP_STUCK, f"{name}: {group.total_unread_bytes} bytes are unread")
 
 

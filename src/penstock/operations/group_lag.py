@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.client.groups import reader_group_state as rgs
 from penstock.client.groups.stored_group import read_group
+from penstock.client.groups.subscribers import subscriber_kind
 from penstock.controller.metadata.catalog import NamePage
 from penstock.controller.service import ControllerService
 from penstock.model.errors import NoSuchReaderGroupError, NoSuchScopeError, NoSuchSegmentError, PenstockError
@@ -73,6 +74,8 @@ class GroupLags:
         self._tables: dict[str, str] = {}
         self._left_out_count = 0
         self._histories: dict[str, LengthHistory] = {}
+        #: Segments of each group when its state was read last.
+        self._segments_of: dict[str, frozenset[str]] = {}
         self.lags: dict[str, MeasuredLag] = {}
 
     def start(self) -> None:
@@ -95,6 +98,11 @@ class GroupLags:
                 ("reader_group_lag_is_capped", "Whether the lag in seconds is a lower bound.", int(lag.is_capped)),
                 ("reader_group_readers", "Readers of a reader group.", lag.reader_count),
                 ("reader_group_unassigned_segments", "Segments that no reader holds.", lag.unassigned_count),
+                (
+                    "reader_group_is_subscriber",
+                    "Whether a group is the position of a Spark query or an export, which have no readers.",
+                    int(bool(subscriber_kind(name))),
+                ),
             ):
                 metrics.gauge(metric, help_text, value, scope=scope, group=group)
         metrics.gauge(
@@ -126,19 +134,30 @@ class GroupLags:
             self._listed_s = now_s
         names = list(self._tables)
         found = await for_each(names, self._state_of, _AT_ONCE)
-        lengths = await self._lengths({
-            segment for state in found if isinstance(state, _Read) for segment in state.positions
-        })  # fmt: skip
+        wanted = {segment for state in found if isinstance(state, _Read) for segment in state.positions}
+        lengths, failures = await self._lengths(wanted)
         now_s = asyncio.get_running_loop().time()
-        self._note(now_s, lengths)
         for name, state in zip(names, found, strict=True):
             if isinstance(state, _Read):
-                self.lags[name] = _lag(state, lengths, self._histories, now_s)
+                self._segments_of[name] = frozenset(state.positions)
             elif isinstance(state, NoSuchReaderGroupError | NoSuchSegmentError):
-                self.lags.pop(name, None)
-                self._tables.pop(name, None)
-            else:
+                self._forget(name)
+        self._note(now_s, lengths, wanted - lengths.keys() - failures.keys())
+        for name, state in zip(names, found, strict=True):
+            if isinstance(state, _Read):
+                # Without the length of a segment the lag would be too small.
+                failure = next((failures[segment] for segment in state.positions if segment in failures), None)
+                if failure is None:
+                    self.lags[name] = _lag(state, lengths, self._histories, now_s)
+                else:
+                    _log.info("lag of reader group %s not measured, next attempt in %g s: %s", name, ROUND_S, failure)
+            elif name in self._tables:
                 _log.info("lag of reader group %s not measured, next attempt in %g s: %s", name, ROUND_S, state)
+
+    def _forget(self, name: str) -> None:
+        """Measure a group no more: it is deleted, or in the bucket of another controller."""
+        for kept in (self._tables, self.lags, self._segments_of):
+            kept.pop(name, None)
 
     def forget_listing(self) -> None:
         """List the groups in the next round."""
@@ -161,8 +180,7 @@ class GroupLags:
                 continue  # Deleted since it was listed.
             there.update({f"{scope}/{name}": None for name in names if service.retention_buckets.owned(scope, name)})
         for name in self._tables.keys() - there.keys():
-            del self._tables[name]
-            self.lags.pop(name, None)
+            self._forget(name)
         new = [name for name in there if name not in self._tables]
         room = max(self._groups_max - len(self._tables), 0)
         self._left_out_count = max(len(new) - room, 0)
@@ -184,16 +202,22 @@ class GroupLags:
             raise PenstockError(f"reader group {name} reads {len(positions)} segments: more than are measured")
         return _Read(positions, state.ends, len(state.readers), len(state.unassigned))
 
-    async def _lengths(self, names: set[str]) -> dict[str, SegmentInfo]:
-        """Return the extents of segments; deleted ones, and those that cannot be read now, are left out."""
+    async def _lengths(self, names: set[str]) -> tuple[dict[str, SegmentInfo], dict[str, PenstockError]]:
+        """Return the extents of segments, and why some cannot be read now. Deleted ones are in neither."""
         ordered = sorted(names)
-        infos = await self._segments.segment_infos(ordered)
-        return {
-            name: info for name, info in zip(ordered, infos, strict=True) if isinstance(info, SegmentInfo)
-        }  # fmt: skip
+        lengths: dict[str, SegmentInfo] = {}
+        failures: dict[str, PenstockError] = {}
+        for name, info in zip(ordered, await self._segments.segment_infos(ordered), strict=True):
+            if isinstance(info, SegmentInfo):
+                lengths[name] = info
+            elif not isinstance(info, NoSuchSegmentError):
+                failures[name] = info
+        return lengths, failures
 
-    def _note(self, now_s: float, lengths: Mapping[str, SegmentInfo]) -> None:
-        for segment in self._histories.keys() - lengths.keys():
+    def _note(self, now_s: float, lengths: Mapping[str, SegmentInfo], deleted: Collection[str]) -> None:
+        """Add to the histories. Those of segments that no group reads, and of deleted ones, end."""
+        read = frozenset[str]().union(*self._segments_of.values())
+        for segment in [each for each in self._histories if each not in read or each in deleted]:
             del self._histories[segment]
         for segment, info in lengths.items():
             history = self._histories.get(segment)

@@ -11,6 +11,7 @@ from typing import cast
 
 import msgspec
 
+from penstock.client.groups.subscribers import subscriber_kind
 from penstock.model.errors import InvalidNameError
 from penstock.model.names import parse_segment_name
 from penstock.model.object_prices import prices_of
@@ -176,6 +177,15 @@ class GroupLag:
     def total_unread_bytes(self) -> int:
         """Return the sum over its streams."""
         return sum(self.unread_bytes.values())
+
+    @property
+    def lacks_readers(self) -> bool:
+        """Return whether it has unread events and no reader, although readers are what reads it.
+
+        A Spark query and an export are groups without readers, recognized by their names.
+        """
+        is_idle = self.problem is not None or self.is_finished or not self.total_unread_bytes
+        return not is_idle and not self.reader_count and not subscriber_kind(self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,9 +96,11 @@ class StoreStates:
             del self._requests[endpoint]
 
 
-async def store_report(connection: WireConnection, address: str, token: str = "") -> StoreReport:
-    """Return a store's report of itself, without segments and containers. Raises `PenstockError`."""
+async def store_report(
+    connection: WireConnection, address: str, token: str = "", *, with_containers: bool = False
+) -> StoreReport:
+    """Return a store's report of itself, without segments. Raises `PenstockError`."""
     request_id = connection.next_request_id()
-    query = encode_message(StatisticsQuery(containers=[], segment_count_max=0))
+    query = encode_message(StatisticsQuery(containers=None if with_containers else [], segment_count_max=0))
     reply = await connection.request(request_id, GetStatistics(request_id, token, query))
     return decode_report(expect(reply, StatisticsTold, address).report)

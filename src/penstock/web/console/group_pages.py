@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.client.groups.reader_group import GroupDescription
+from penstock.client.groups.subscribers import subscriber_kind
 from penstock.client.low_level import controller_of
 from penstock.model.errors import PenstockError, UnsupportedOperationError
 from penstock.model.names import parse_segment_name
@@ -15,7 +16,6 @@ from penstock.web.console.overview import group_rows, why_behind
 from penstock.web.console.pages import Answer, Page, PageRequest, PageRoute, address
 from penstock.web.console.positions import position_text, short_text
 from penstock.web.console.snippets import Snippet, command, curl, rest_path
-from penstock.web.console.subscribers import subscriber_kind
 
 #: Streams of a group whose lag in time is determined for its page.
 _TIMED_STREAMS_MAX = 8

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.client.groups.subscribers import subscriber_kind
 from penstock.client.statistics.statistics import ClusterStatistics, GroupLag
 from penstock.model.findings import Finding, FindingKind
 from penstock.web.console.pages import Answer, Data, Elsewhere, Page, PageRequest, PageRoute, address
 from penstock.web.console.rates import Sampler
-from penstock.web.console.subscribers import subscriber_kind, why_subscriber_is_behind
+from penstock.web.console.subscribers import why_subscriber_is_behind
 
 _GROUPS_SHOWN = 8
 _STREAMS_SHOWN = 8
@@ -97,9 +98,9 @@ def findings(found: ClusterStatistics, sampler: Sampler) -> Iterator[Finding]:
 
 
 def group_findings(sampler: Sampler) -> Iterator[Finding]:
-    """Yield what is wrong with reader groups. Programs that read in another way need no readers."""
+    """Yield what is wrong with reader groups."""
     for name, lag in sorted((sampler.groups or {}).items()):
-        if lag.problem is None and lag.total_unread_bytes and not lag.reader_count and not subscriber_kind(name):
+        if lag.lacks_readers:
             yield Finding(FindingKind.GROUP_STUCK, f"group {name}")
 
 

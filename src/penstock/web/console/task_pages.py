@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from penstock.client.groups.subscribers import subscriber_kind
 from penstock.client.statistics.statistics import GroupLag
 from penstock.model.errors import AccessDeniedError, NoSuchTableError, PenstockError
 from penstock.model.stream_cuts import StreamCut
@@ -18,7 +19,7 @@ from penstock.web.console.pages import Answer, Page, PageRequest, PageRoute
 from penstock.web.console.positions import short_text
 from penstock.web.console.snippets import Snippet, command
 from penstock.web.console.streams import scopes_of
-from penstock.web.console.subscribers import subscriber_kind, why_subscriber_is_behind
+from penstock.web.console.subscribers import why_subscriber_is_behind
 
 _ROWS_MAX = 200
 #: Scopes whose ledgers are read at once.
