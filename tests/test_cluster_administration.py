@@ -135,9 +135,12 @@ def test_a_drain_says_what_will_move() -> None:
         assert (await world.admin.status()).view.drains == {"a"}
         with pytest.raises(NoSuchStoreError, match="the live stores are"):
             await world.admin.drain("x", is_dry=False)
-        await world.admin.undrain("a", is_dry=False)
-        with pytest.raises(NoSuchStoreError, match="not drained"):
+        for _ in range(2):
             await world.admin.undrain("a", is_dry=False)
+            assert (await world.admin.status()).view.drains == frozenset()
+        for name, is_dry in (("x", False), ("a", True)):
+            with pytest.raises(NoSuchStoreError, match="not drained"):
+                await world.admin.undrain(name, is_dry=is_dry)
 
     run(scenario)
 

@@ -107,6 +107,16 @@ async def test_query_without_an_answer_is_unavailable_and_change_is_unknown(scri
         await script.client.seal_stream("a", "b")
 
 
+async def test_a_refusal_after_an_unanswered_attempt_says_that_this_may_have_taken_effect(script: Script) -> None:
+    """Only of a change: a query has no effect."""
+    script.answers = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND] * 2
+    with pytest.raises(NoSuchStreamError, match="earlier attempt, whose reply was lost, may have taken effect"):
+        await script.client.seal_stream("a", "b")
+    with pytest.raises(NoSuchStreamError) as caught:
+        await script.client.stream_exists("a", "b")
+    assert "earlier attempt" not in str(caught.value)
+
+
 async def test_created_by_an_unanswered_attempt_is_not_called_existing(script: Script) -> None:
     # First attempt: no answer. Second: it exists. A scope is then as wanted; a stream's policies are unknown.
     script.answers = [grpc.StatusCode.UNAVAILABLE, pb.CreateScopeStatus(status=pb.CreateScopeStatus.SCOPE_EXISTS)]

@@ -70,6 +70,8 @@ _FINAL_CODES = frozenset(
         grpc.StatusCode.UNAUTHENTICATED,
     }
 )
+#: Ends the text of a refused change after an attempt without a reply. The refusal may be its consequence.
+_UNSURE = "; an earlier attempt, whose reply was lost, may have taken effect"
 #: A controller has no status code for a lease outside its bounds, or cuts in the wrong order: it uses this message.
 _BAD_LEASE = "lease value too"
 #: Where UNKNOWN means that a request is invalid: it is accepted after this many replies.
@@ -259,7 +261,7 @@ class ControllerClient(
                     # Not chained: the text contains all of gRPC's information, and its own error is a page of channel
                     # state.
                     if code in _FINAL_CODES:
-                        raise _final_error(code, details) from None
+                        raise _final_error(code, details + _doubt(is_unsure, is_change)) from None
                     cause = cause_of(error)
                     if (final := final_error(cause, details)) is not None:
                         raise final from None
@@ -389,6 +391,10 @@ def _reason_of_wait(code: grpc.StatusCode, exhausted: Exhaustion | None) -> str:
 
 def _id_text(request_id: str) -> str:
     return f", request {request_id}" if request_id else ""
+
+
+def _doubt(is_unsure: bool, is_change: bool) -> str:
+    return _UNSURE if is_unsure and is_change else ""
 
 
 def _final_error(code: grpc.StatusCode, details: str) -> PenstockError:

@@ -86,10 +86,11 @@ class ClusterAdministration:
     async def undrain(self, name: str, *, is_dry: bool) -> tuple[Move, ...]:
         """End a drain; return the moves that follow. Nothing is changed if `is_dry`.
 
-        Raises `NoSuchStoreError` if the store is not drained, `CoordinationError`.
+        Of a live store that is not drained only a dry run is refused: a request that is repeated after a lost reply
+        finds that the drain has ended. Raises `NoSuchStoreError`, `CoordinationError`.
         """
         view = await self._view()
-        if name not in view.drains:
+        if name not in view.drains and (is_dry or name not in view.hosts):
             raise NoSuchStoreError(f"store {name} is not drained: the drained stores are {sorted(view.drains)}")
         moves = planned(view, drains=view.drains - {name})
         if not is_dry:
