@@ -89,9 +89,10 @@ def test_a_running_server_is_examined(tmp_path: Path) -> None:
         client.create_stream("shop/orders")
         with client.event_writer("shop/orders") as writer:
             writer.write(b"event", routing_key="a")
-        assert ids_of(run_command("doctor", "--json", "--uri", server.uri)) == set()
+        asked = ("doctor", "--uri", server.uri, "--timeout", "60s")
+        assert ids_of(run_command(*asked, "--json")) == set()
         assert run_command("group", "create", "shop/audit", "shop/orders", uri=server.uri).code == 0
-        ran = run_command("doctor", "--uri", server.uri)
+        ran = run_command(*asked)
     assert ran.code == 0
     assert ran.lines[0].startswith(f"warning: {FindingKind.GROUP_STUCK.id}: ")
     assert "shop/audit: 13 bytes are unread" in ran.lines[1]

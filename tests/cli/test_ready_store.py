@@ -13,6 +13,7 @@ from penstock.cli.probe import probe, probe_store
 from penstock.model.routing import container_of
 from penstock.runtime.client_security import ClientSecurity, Credentials
 from penstock.segmentstore.server import SegmentStoreServer
+from penstock.wire.statistics import StoreReport
 from support.small_store import running, settings_of
 
 WAIT_S = 60.0
@@ -97,10 +98,15 @@ async def test_every_store_is_asked(monkeypatch: pytest.MonkeyPatch, credentials
     asked: dict[int, set[int]] = {}
 
     async def ask(host: str, port: int, segments: list[str], *arguments: object) -> None:
+        assert len(segments) == 1
         asked[port] = {container_of(segment, 2) for segment in segments}
+
+    async def report(*arguments: object) -> StoreReport:
+        return StoreReport(1, 2, 0, 0, 0, 0, None, {}, [])
 
     monkeypatch.setattr(probes, "ControllerClient", FakeController([("one", 1), ("two", 2)]))
     monkeypatch.setattr(probes, "client_security", lambda: ClientSecurity(credentials=credentials))
     monkeypatch.setattr(probes, "_ask_store", ask)
+    monkeypatch.setattr(probes, "_report", report)
     assert (await probe("tcp://controller:9090", WAIT_S)).segment_store in ("one:1, two:2", "two:2, one:1")
     assert asked == {1: {0}, 2: {1}}

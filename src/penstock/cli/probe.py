@@ -28,10 +28,13 @@ from penstock.runtime.client_security import client_security
 from penstock.server.cluster_settings import split_address
 from penstock.wire.commands import GetStreamSegmentInfo, WrongHost
 from penstock.wire.connection import open_connection
+from penstock.wire.statistics import StoreReport
 
-#: Segments that don't exist are asked for. With so many, each container of a store of usual size is hit: the odds of
-#: missing one of 16 are 1 in a million, of 32 they are 1 in 100.
+#: Segments that do not exist are asked for where stores do not report the number of containers. With so many, each
+#: container of a store of usual size is hit: the odds of missing one of 16 are 1 in a million, of 32 they are 1 in 100.
 _PROBE_COUNT = 256
+#: Names that are tried to find one in each container, for each container.
+_NAMES_OF_CONTAINER_MAX = 64
 _PROBE_SCOPE = "_probe"
 #: Between two times of asking.
 _PAUSE_S = 0.1
@@ -123,7 +126,9 @@ async def _ask(uri: str, timeout_s: float, contact_s: float, asks_stores: bool) 
                 await controller.scope_exists(_PROBE_SCOPE)
             if not asks_stores:
                 return Readiness(uri, "")
-            names = [segment_name(_PROBE_SCOPE, f"probe{index}", SegmentId(0)) for index in range(_PROBE_COUNT)]
+            first = await controller.endpoint_of(_name(0))
+            report = await _report(*first, settings, tls, token)
+            names = map(_name, range(_PROBE_COUNT)) if report is None else _names_in_each(report.container_count)
             hosts: dict[tuple[str, int], list[str]] = {}
             for name in names:
                 hosts.setdefault(await controller.endpoint_of(name), []).append(name)
@@ -151,13 +156,7 @@ async def _ask_store(
     while long-term storage is away, although appends are accepted.
     """
     address = f"{host}:{port}"
-    connection = await open_connection(host, port, settings=settings.connection(), ssl_context=tls)
-    try:
-        report = await store_report(connection, address, token, with_containers=True)
-    except (ConnectionLostError, UnsupportedOperationError):
-        report = None  # A store of Pravega's closes the connection at this request.
-    finally:
-        await connection.close()
+    report = await _report(host, port, settings, tls, token)
     if report is None:
         await _ask_containers(host, port, segments, settings, tls)
         return
@@ -176,6 +175,34 @@ async def _ask_store(
         raise StorageError(f"segment store {address}: {report.log_problem}")
     if report.full_disk is not None:
         raise StorageFullError(f"disk full on segment store {address}: {report.full_disk}")
+
+
+async def _report(
+    host: str, port: int, settings: ClientSettings, tls: ssl.SSLContext | None, token: str
+) -> StoreReport | None:
+    """Return the report of a store. None: it has none; a store of Pravega's closes the connection at this request."""
+    connection = await open_connection(host, port, settings=settings.connection(), ssl_context=tls)
+    try:
+        return await store_report(connection, f"{host}:{port}", token, with_containers=True)
+    except (ConnectionLostError, UnsupportedOperationError):
+        return None
+    finally:
+        await connection.close()
+
+
+def _name(index: int) -> str:
+    """Return the name of a segment that does not exist."""
+    return segment_name(_PROBE_SCOPE, f"probe{index}", SegmentId(0))
+
+
+def _names_in_each(container_count: int) -> list[str]:
+    """Return the name of a segment in each container."""
+    found: dict[ContainerId, str] = {}
+    for name in map(_name, range(_NAMES_OF_CONTAINER_MAX * container_count)):
+        found.setdefault(container_of(name, container_count), name)
+        if len(found) == container_count:
+            break
+    return list(found.values())
 
 
 async def _ask_containers(
