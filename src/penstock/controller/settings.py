@@ -28,12 +28,12 @@ class AutoScalingSettings:
 
     is_enabled: bool = True
     interval_s: float = 120.0
-    answer_timeout_s: float = 10.0
+    answer_timeout_s: float = fixed(10.0)
     mute_s: float = 600.0
     mutes_max: int = fixed(100_000)
     containers_at_once: int = fixed(16)
-    streams_at_once: int = 64
-    bucket_count: int = 100
+    streams_at_once: int = fixed(64)
+    bucket_count: int = fixed(100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class WatermarkSettings:
 
     is_enabled: bool = True
     interval_s: float = 10.0
-    streams_at_once: int = 16
-    stream_timeout_s: float = 60.0
+    streams_at_once: int = fixed(16)
+    stream_timeout_s: float = fixed(60.0)
     truncation_bytes_max: int = fixed(1024 * 1024)
     relist_s: float = fixed(600.0)
 
@@ -79,9 +79,9 @@ class RetentionSettings:
 
     is_enabled: bool = True
     interval_s: float = 30.0
-    streams_at_once: int = 16
-    stream_timeout_s: float = 600.0
-    answer_timeout_s: float = 5.0
+    streams_at_once: int = fixed(16)
+    stream_timeout_s: float = fixed(600.0)
+    answer_timeout_s: float = fixed(5.0)
     cuts_in_minimum: int = fixed(64)
     cuts_max: int = fixed(4096)
     cut_interval_s_min: float = fixed(1.0)
@@ -168,7 +168,7 @@ class ControllerSettings:
     transaction_lifetime_ms_max: int = 86_400_000
     transaction_lifetime_leases_max: int = fixed(1000)
     prepared_limit_s_max: int = 604_800
-    transactions_open_max: int = 100_000
+    transactions_open_max: int = fixed(100_000)
     commit_positions_max: int = fixed(100)
     transaction_id_range: int = fixed(10_000)
     completed_transaction_ttl_ms: int = 86_400_000
@@ -180,25 +180,25 @@ class ControllerSettings:
     shared_writes_max: int = fixed(100)
     workflow_timeout_s: float = 120.0
     peer_poll_ms: int = fixed(200)
-    sweep_interval_s: float = 3.0
+    sweep_interval_s: float = fixed(3.0)
     transaction_sweep_interval_s: float = fixed(60.0)
     turn_timeout_ms: int = fixed(5_000)
     waiting_requests_max: int = fixed(100)
-    workflow_concurrency_max: int = 64
+    workflow_concurrency_max: int = fixed(64)
     work_slot_s: float = fixed(1.0)
     segment_requests_max: int = fixed(64)
-    segment_batch_max: int = 256
-    segment_batches_max: int = 4
+    segment_batch_max: int = fixed(256)
+    segment_batches_max: int = fixed(4)
     segments_per_stream_max: int = 10_000
-    attempts_max: int = 10
+    attempts_max: int = fixed(10)
     retry_delay_ms_first: int = fixed(100)
-    retry_delay_ms_max: int = 10_000
+    retry_delay_ms_max: int = fixed(10_000)
     moved_retry_delay_ms_max: int = fixed(1_000)
-    damaged_retry_delay_ms: int = 60_000
+    damaged_retry_delay_ms: int = fixed(60_000)
     given_up_records_max: int = fixed(1000)
     conflict_attempts_max: int = fixed(20)
     conflict_delay_ms_first: int = fixed(5)
-    conflict_delay_ms_max: int = 100
+    conflict_delay_ms_max: int = fixed(100)
     seal_rounds_max: int = fixed(100)
     retention_bucket_count: int = fixed(1)
     watermarking_bucket_count: int = fixed(100)
@@ -208,8 +208,8 @@ class ControllerSettings:
     id_cache_entries_max: int = fixed(10_000)
     rpc_concurrency_max: int = 2048
     rpc_slot_s: float = fixed(1.0)
-    rpc_waiting_max: int = 4096
-    rpc_share_max: int = 1024
+    rpc_waiting_max: int = fixed(4096)
+    rpc_share_max: int = fixed(1024)
     dead_peers: DeadPeerSettings = field(default_factory=DeadPeerSettings)
     message_bytes_max: int = 4 * 1024 * 1024
     auto_scaling: AutoScalingSettings = field(default_factory=AutoScalingSettings)

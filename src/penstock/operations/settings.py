@@ -19,9 +19,9 @@ class HttpServerSettings:
         idle_timeout_s: how long an idle connection is kept.
     """
 
-    connections_max: int = 32
+    connections_max: int = fixed(32)
     request_bytes_max: int = fixed(16 * 1024)
-    request_timeout_s: float = 10.0
+    request_timeout_s: float = fixed(10.0)
     idle_timeout_s: float = fixed(75.0)
 
 

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.fixed_values import fixed
 
 if sys.platform != "win32":
     import resource
@@ -38,7 +39,7 @@ class DescriptorSettings:
             descriptors for gRPC connections of the controller.
     """
 
-    reserved_count: int = 2048
+    reserved_count: int = fixed(2048)
     controller_percent: int = 25
 
     def __post_init__(self) -> None:

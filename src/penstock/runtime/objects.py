@@ -17,6 +17,7 @@ from typing import Protocol
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.segments import Buffer
+from penstock.runtime.fixed_values import fixed
 
 #: URL schemes of supported stores.
 OBJECT_SCHEMES = ("s3", "gs", "az")
@@ -102,9 +103,9 @@ class ObjectStoreSettings:
     request_timeout_s: float = 30.0
     call_timeout_s: float = 60.0
     request_retries_max: int = 2
-    retry_timeout_s: float = 20.0
-    retry_delay_s_first: float = 0.1
-    retry_delay_s_max: float = 2.0
+    retry_timeout_s: float = fixed(20.0)
+    retry_delay_s_first: float = fixed(0.1)
+    retry_delay_s_max: float = fixed(2.0)
     reads_max: int = 64
     writes_max: int = 32
     names_max: int = 16

@@ -51,7 +51,7 @@ class PoolSettings:
     """
 
     thread_count_max: int = 4
-    hung_count_max: int = 8
+    hung_count_max: int = fixed(8)
     waiting_count_max: int = fixed(100_000)
     timeout_s: float = 0.0
 

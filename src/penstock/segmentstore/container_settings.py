@@ -32,7 +32,7 @@ class IndexSettings:
     """
 
     page_bytes: int = fixed(8 * 1024)
-    reads_max: int = 4
+    reads_max: int = fixed(4)
     read_bytes_max: int = fixed(128 * 1024)
     compact_percent: int = fixed(150)
     compact_slack_bytes: int = fixed(256 * 1024)
@@ -93,7 +93,7 @@ class ActivitySettings:
     """
 
     interval_s: float = 1.0
-    index_entry_bytes: int = 1 * MIB
+    index_entry_bytes: int = fixed(1 * MIB)
     index_segments_max: int = fixed(10_000)
     statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
     scale_advice: ScaleAdviceSettings = field(default_factory=ScaleAdviceSettings)
@@ -115,7 +115,7 @@ class SpaceSettings:
     """
 
     check_interval_s: float = 1.0
-    check_timeout_s: float = 10.0
+    check_timeout_s: float = fixed(10.0)
     log_free_bytes_min: int = 256 * MIB
     log_free_percent_max: int = 10
     storage_free_bytes_min: int = 128 * MIB
@@ -143,10 +143,10 @@ class ImageSettings:
 
     interval_s: float | None = None
     deletions_delay_s: float = 30.0
-    retry_s: float = 5.0
-    timeout_s: float = 120.0
-    bytes_max: int = 64 * MIB
-    deletions_max: int = 100_000
+    retry_s: float = fixed(5.0)
+    timeout_s: float = fixed(120.0)
+    bytes_max: int = fixed(64 * MIB)
+    deletions_max: int = fixed(100_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class OrphanSettings:
 
     remembered_max: int = fixed(10_000)
     retry_s_min: float = fixed(5.0)
-    retry_s_max: float = 600.0
+    retry_s_max: float = fixed(600.0)
     late_s_max: float = fixed(900.0)
     sweep_delay_s: float = 60.0
     sweep_interval_s: float = 86_400.0
@@ -200,15 +200,15 @@ class GarbageSettings:
 
     delay_s: float = 60.0
     interval_s: float = 5.0
-    retry_s_max: float = 300.0
+    retry_s_max: float = fixed(300.0)
     tasks_per_batch: int = fixed(8)
     batch_chunks: int = fixed(1000)
     pause_s: float = fixed(0.01)
-    deletions_max: int = 8
-    attempts_max: int = 5
+    deletions_max: int = fixed(8)
+    attempts_max: int = fixed(5)
     given_up_pause_s: float = fixed(86_400.0)
-    leases_max: int = 256
-    lease_s_max: float = 3600.0
+    leases_max: int = fixed(256)
+    lease_s_max: float = fixed(3600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,16 +232,16 @@ class JoinSettings:
     """
 
     interval_s: float = 30.0
-    is_for_appending: bool = False
+    is_for_appending: bool = fixed(False)
     target_bytes: int = 8 * MIB
-    chunks_min: int = 8
+    chunks_min: int = fixed(8)
     chunks_max: int = fixed(64)
     round_bytes: int = fixed(128 * MIB)
     round_records: int = fixed(4096)
     pause_s: float = fixed(0.1)
-    reads_max: int = 4
+    reads_max: int = fixed(4)
     slow_s: float = fixed(30.0)
-    retry_s_max: float = 600.0
+    retry_s_max: float = fixed(600.0)
     segments_max: int = fixed(10_000)
 
     def __post_init__(self) -> None:
@@ -268,7 +268,7 @@ class TransientSettings:
     share_percent_max: int = 20
     parent_max: int = 1000
     idle_s: float = 300.0
-    sweep_interval_s: float = 30.0
+    sweep_interval_s: float = fixed(30.0)
 
     def __post_init__(self) -> None:
         """Check the values. Raises `InvalidArgumentError`."""
@@ -294,9 +294,9 @@ class ContainerSettings:
         checkpoint_share_percent_max: ... once the last checkpoint is at most this share of the log after it.
         checkpoint_part_values: approximate number of segments and attributes encoded before the loop runs other tasks.
         checkpoints_max: checkpoints remembered as truncation points of the log, once all before them is flushed.
-        recovery_lookups_max: segments that a start looks up concurrently in long-term storage ...
-        recovery_lookup_s: ... and how long it waits for the results. Then it serves and continues the lookups; nothing
-            is flushed before they are complete.
+        recovery_lookups_max: segments that a start looks up concurrently in long-term storage.
+        recovery_lookup_s: how long a start waits for lookups of segments in long-term storage. Then it serves and
+            continues the lookups; nothing is flushed before they are complete.
         log_bytes_max: when the log is longer, the data that prevent its truncation are logged again after a checkpoint,
             unless they are more than half of the log before the checkpoint.
         log_flush_percent: from this share of it on, segments that hold back the log are flushed before all others.
@@ -308,11 +308,11 @@ class ContainerSettings:
         log_alarm_interval_s: minimum interval between warnings.
         carry_record_bytes_max: longest record, and batch of records, that logs bytes again.
         flush_bytes: a segment is flushed to long-term storage when this much is waiting ...
-        flush_age_s: ... or when its oldest waiting byte is this old, ...
-        flush_age_index_s: ... or this old, for an index of boundaries between appends: each has a few bytes, there is
+        flush_age_s: ... or when its oldest waiting byte is this old.
+        flush_age_index_s: the same age for an index of boundaries between appends: each has a few bytes, there is
             one for each written segment, and they cost as many syncs as segments do.
-        truncate_delay_s: ... or this long after a truncation: truncations that follow meanwhile are sent to storage
-            together. While storage has little space each is sent at the next pass.
+        truncate_delay_s: it is flushed this long after a truncation, too: truncations that follow meanwhile are sent to
+            storage together. While storage has little space each is sent at the next pass.
         merge_delay_s: ... or this long after another segment was merged into it: merges that follow meanwhile, such as
             those of small transactions, are stored together.
         flush_pressure_percent: when more than this share of the permitted bytes is waiting, in the cache or of this
@@ -393,18 +393,18 @@ class ContainerSettings:
     carry_little_percent: int = fixed(2)
     log_alarm_percent: int = fixed(75)
     log_alarm_age_s: float = fixed(30.0)
-    log_alarm_interval_s: float = 60.0
+    log_alarm_interval_s: float = fixed(60.0)
     carry_record_bytes_max: int = fixed(1 * MIB)
     flush_bytes: int = 4 * MIB
     flush_age_s: float = 30.0
     flush_age_index_s: float = fixed(300.0)
-    truncate_delay_s: float = 1.0
-    merge_delay_s: float = 1.0
+    truncate_delay_s: float = fixed(1.0)
+    merge_delay_s: float = fixed(1.0)
     flush_pressure_percent: int = 85
     flush_pressure_segments_max: int = fixed(64)
-    flush_write_bytes_max: int = 8 * MIB
+    flush_write_bytes_max: int = fixed(8 * MIB)
     flush_writes_max: int = 8
-    flush_concurrency: int = 4
+    flush_concurrency: int = fixed(4)
     flush_concurrency_small: int = fixed(16)
     flush_slow_s: float = fixed(5.0)
     flush_slow_max: int = fixed(64)
@@ -412,13 +412,13 @@ class ContainerSettings:
     writer_scan_share_percent: int = fixed(10)
     rollover_bytes_min: int = 1 * MIB
     recovery_lookups_max: int = fixed(16)
-    recovery_lookup_s: float = 5.0
+    recovery_lookup_s: float = fixed(5.0)
     writer_retry_s: float = 1.0
     outstanding_bytes_max: int = 64 * MIB
-    read_ahead_bytes: int = 1 * MIB
-    read_small_bytes: int = 64 * 1024
+    read_ahead_bytes: int = fixed(1 * MIB)
+    read_small_bytes: int = fixed(64 * 1024)
     read_ahead_range_bytes: int = 0
-    read_ahead_count_max: int = 2
+    read_ahead_count_max: int = fixed(2)
     read_ahead_segments_max: int = fixed(1024)
     whole_read_bytes: int = fixed(64 * 1024)
     storage_reads_max: int = 8
@@ -426,8 +426,8 @@ class ContainerSettings:
     table_compact_bytes: int = 1 * MIB
     table_compact_step_bytes: int = 1 * MIB
     table_utilisation_percent: int = fixed(50)
-    table_index_min_bytes: int = 1 * MIB
-    table_index_percent: int = 12
+    table_index_min_bytes: int = fixed(1 * MIB)
+    table_index_percent: int = fixed(12)
     table_index_max_bytes: int = fixed(16 * MIB)
     table_unindexed_bytes_max: int = fixed(128 * MIB)
     table_unindexed_bytes_max_system: int = fixed(256 * MIB)
@@ -448,7 +448,7 @@ class ContainerSettings:
     index_chunk_bytes_max: int = fixed(16 * MIB)
     stop_timeout_s: float = 20.0
     ownership_lease_s: float = 10.0
-    ownership_drift_percent: int = 1
+    ownership_drift_percent: int = fixed(1)
     index: IndexSettings = field(default_factory=IndexSettings)
     images: ImageSettings = field(default_factory=ImageSettings)
     activity: ActivitySettings = field(default_factory=ActivitySettings)

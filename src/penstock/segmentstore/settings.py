@@ -72,7 +72,7 @@ class DiskCacheSettings:
     pool: PoolSettings = field(
         default_factory=lambda: PoolSettings(thread_count_max=2, hung_count_max=8, timeout_s=10.0)
     )
-    close_timeout_s: float = 2.0
+    close_timeout_s: float = fixed(2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ThrottleSettings:
     backlog_percent: int = 60
     segment_backlog_percent: int = fixed(25)
     segment_hold_s_max: float = fixed(60.0)
-    quantum_bytes: int = 256 * 1024
+    quantum_bytes: int = fixed(256 * 1024)
     round_bytes_max: int = fixed(4 * MIB)
 
     def container_backlog_bytes_max(self, cache: CacheSettings) -> int:
@@ -158,27 +158,27 @@ class ConnectionSettings:
     """
 
     ingest_bytes_max: int = 128 * MIB
-    unacknowledged_bytes_max: int = 32 * MIB
-    ingest_wait_s: float = 0.05
+    unacknowledged_bytes_max: int = fixed(32 * MIB)
+    ingest_wait_s: float = fixed(0.05)
     ingest_window_bytes_min: int = fixed(512 * 1024)
     receive_buffer_bytes: int = fixed(256 * 1024)
-    read_delay_s_max: float = 5.0
-    write_buffer_bytes_max: int = 8 * MIB
+    read_delay_s_max: float = fixed(5.0)
+    write_buffer_bytes_max: int = fixed(8 * MIB)
     slow_reply_bytes: int = fixed(256 * 1024)
     slow_replies_bytes_max: int = fixed(256 * MIB)
     handshake_timeout_s: float = 30.0
     frame_timeout_s: float = 60.0
-    requests_max: int = 1024
-    reads_max: int = 1024
-    tail_read_bytes_max: int = 16 * MIB
+    requests_max: int = fixed(1024)
+    reads_max: int = fixed(1024)
+    tail_read_bytes_max: int = fixed(16 * MIB)
     tail_reads_bytes_max: int = 64 * MIB
-    writer_bytes_max: int = 8 * MIB
+    writer_bytes_max: int = fixed(8 * MIB)
     writers_bytes_max: int = 64 * MIB
     transient_segments_max: int = 256
     table_reads_max: int = fixed(32)
     connections_max: int = 4096
     accept_backlog: int = fixed(1024)
-    drain_timeout_s: float = 5.0
+    drain_timeout_s: float = fixed(5.0)
     dead_peers: DeadPeerSettings = field(default_factory=DeadPeerSettings)
 
     def within(self, budget: DescriptorBudget) -> ConnectionSettings:
@@ -207,9 +207,9 @@ class AdminSettings:
     is_enabled: bool = False
     host: str = "127.0.0.1"
     port: int = 9999
-    connections_max: int = 16
-    handshake_timeout_s: float = 30.0
-    frame_timeout_s: float = 30.0
+    connections_max: int = fixed(16)
+    handshake_timeout_s: float = fixed(30.0)
+    frame_timeout_s: float = fixed(30.0)
     frame_length_max: int = fixed(64 * 1024)
     dead_peers: DeadPeerSettings = field(default_factory=DeadPeerSettings)
 
@@ -233,11 +233,11 @@ class StorageGuardSettings:
     check_interval_s: float = 10.0
     retry_interval_s: float = 1.0
     check_timeout_s: float = 10.0
-    check_attempts_max: int = 3
+    check_attempts_max: int = fixed(3)
     check_retry_delay_s: float = fixed(0.1)
     missing_chunks_max: int = 8
     missing_window_s: float = fixed(60.0)
-    missing_wait_s_max: float = 600.0
+    missing_wait_s_max: float = fixed(600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +262,8 @@ class SegmentStoreSettings:
     start_stall_timeout_s: float = 60.0
     stop_timeout_s: float = 30.0
     restart_delay_s: float = 0.5
-    restart_delay_s_max: float = 10.0
-    disabled_retry_s: float = 60.0
+    restart_delay_s_max: float = fixed(10.0)
+    disabled_retry_s: float = fixed(60.0)
     assignment_interval_s: float = fixed(10.0)
     bulk_requests_max: int = fixed(32)
     cache: CacheSettings = field(default_factory=CacheSettings)

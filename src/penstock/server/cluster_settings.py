@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.controller.cluster.settings import LeaderSettings
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.coordination import CoordinationAccess, CoordinationPlace, CoordinationSettings
+from penstock.runtime.fixed_values import fixed
 from penstock.segmentstore.cluster.settings import MemberSettings
 
 if TYPE_CHECKING:
@@ -83,13 +84,13 @@ class ClusterSettings:
     zookeeper_certificate: str = ""
     zookeeper_private_key: str = ""
     session_timeout_s: float = 8.0
-    request_timeout_s: float = 3.0
+    request_timeout_s: float = fixed(3.0)
     connect_timeout_s: float = 60.0
     name: str = ""
     zone: str = ""
     listeners: str = ""
     internal_listener: str = DEFAULT_LISTENER
-    poll_s: float = 10.0
+    poll_s: float = fixed(10.0)
     member: MemberSettings = field(default_factory=MemberSettings)
     leader: LeaderSettings = field(default_factory=LeaderSettings)
 

@@ -97,12 +97,12 @@ class StoreProcessSettings:
     health_timeout_s: float = 10.0
     is_hung_killed: bool = True
     restart_delay_s: float = 0.1
-    restart_delay_s_max: float = 10.0
+    restart_delay_s_max: float = fixed(10.0)
     restart_count_max: int = 3
     restart_window_s: float = 60.0
     return_delay_s: float = 5.0
     lock_wait_s_max: float = fixed(5.0)
-    retry_time_max_s: float = 10.0
+    retry_time_max_s: float = fixed(10.0)
 
     def __post_init__(self) -> None:
         """Check the values. Raises `InvalidArgumentError`."""
@@ -170,7 +170,7 @@ class StandaloneSettings:
     log_format: str = "text"
     stop_timeout_s: float = 30.0
     lock_check_interval_s: float = 1.0
-    blocking_thread_count_max: int = 8
+    blocking_thread_count_max: int = fixed(8)
     descriptors: DescriptorSettings = field(default_factory=DescriptorSettings)
     store_processes: StoreProcessSettings = field(default_factory=StoreProcessSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)

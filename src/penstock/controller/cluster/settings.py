@@ -35,12 +35,12 @@ class LeaderSettings:
     moves: MoveSettings = field(default_factory=MoveSettings)
     join_delay_s: float = 5.0
     first_wait_s: float = 5.0
-    absence_wait_s: float = 2.0
-    impaired_wait_s: float = 3.0
-    poll_s: float = 10.0
+    absence_wait_s: float = fixed(2.0)
+    impaired_wait_s: float = fixed(3.0)
+    poll_s: float = fixed(10.0)
     moving_poll_s: float = fixed(0.5)
     stuck_s: float = fixed(60.0)
-    retry_s: float = 0.5
-    unreadable_s: float = 5.0
+    retry_s: float = fixed(0.5)
+    unreadable_s: float = fixed(5.0)
     ends_max: int = fixed(1000)
     ends_interval_s: float = fixed(600.0)

@@ -30,17 +30,17 @@ class MemberSettings:
         own_failures_rest_s: ... until this time after the last of them.
     """
 
-    poll_s: float = 10.0
-    retry_s: float = 0.5
+    poll_s: float = fixed(10.0)
+    retry_s: float = fixed(0.5)
     prepare_s: float = 5.0
     handover_wait_s: float = 10.0
     drain_timeout_s: float = 120.0
-    stop_timeout_s: float = 30.0
-    load_interval_s: float = 10.0
+    stop_timeout_s: float = fixed(30.0)
+    load_interval_s: float = fixed(10.0)
     check_s: float = fixed(1.0)
-    impaired_after_s: float = 10.0
+    impaired_after_s: float = fixed(10.0)
     recovered_after_s: float = fixed(30.0)
-    own_failures_max: int = 3
+    own_failures_max: int = fixed(3)
     own_failures_window_s: float = fixed(60.0)
     own_failures_rest_s: float = fixed(300.0)
 

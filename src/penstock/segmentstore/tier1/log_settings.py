@@ -48,14 +48,14 @@ class LocalLogSettings:
 
     frame_length_max_bytes: int = fixed(1024 * 1024)
     batch_length_max_bytes: int = fixed(4 * 1024 * 1024)
-    threadless_batch_bytes_max: int = 16 * 1024
+    threadless_batch_bytes_max: int = fixed(16 * 1024)
     file_length_bytes: int = 64 * 1024 * 1024
     first_file_length_bytes: int = 4 * 1024 * 1024
-    trailer_delay_s: float = 0.02
+    trailer_delay_s: float = fixed(0.02)
     zero_chunk_length_bytes: int = 1024 * 1024
     spare_file_count_max: int = 4
-    outstanding_bytes_max: int = 32 * 1024 * 1024
-    lock_wait_s_max: float = 5.0
+    outstanding_bytes_max: int = fixed(32 * 1024 * 1024)
+    lock_wait_s_max: float = fixed(5.0)
     lock_retry_delay_s: float = fixed(0.01)
     reserve_file_count: int = 2
     reserve_file_length_bytes: int = fixed(2 * 1024 * 1024)

@@ -74,9 +74,9 @@ class DirectoryChunkStorageSettings:
         cancel_grace_s: how long a cancelled call waits for the end of a change in progress before abandoning it.
     """
 
-    open_files_max: int = 1024
+    open_files_max: int = fixed(1024)
     known_directories_max: int = fixed(4096)
-    copy_buffer_bytes: int = 1024 * 1024
+    copy_buffer_bytes: int = fixed(1024 * 1024)
     reads: PoolSettings = field(
         default_factory=lambda: PoolSettings(thread_count_max=8, hung_count_max=16, timeout_s=30.0)
     )
@@ -86,7 +86,7 @@ class DirectoryChunkStorageSettings:
     names: PoolSettings = field(
         default_factory=lambda: PoolSettings(thread_count_max=4, hung_count_max=8, timeout_s=30.0)
     )
-    cancel_grace_s: float = 1.0
+    cancel_grace_s: float = fixed(1.0)
 
     def within(self, budget: DescriptorBudget) -> DirectoryChunkStorageSettings:
         """Return these settings with no more files kept open than the descriptor budget allows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.runtime.files import FileStoreSettings
+from penstock.runtime.fixed_values import fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,8 @@ class HdfsStorageSettings:
     """
 
     retries_max: int = 2
-    retry_delay_s: float = 0.2
+    retry_delay_s: float = fixed(0.2)
     lease_timeout_s: float = 30.0
-    lease_poll_s: float = 0.2
-    copy_buffer_bytes: int = 4 * 1024 * 1024
+    lease_poll_s: float = fixed(0.2)
+    copy_buffer_bytes: int = fixed(4 * 1024 * 1024)
     files: FileStoreSettings = field(default_factory=FileStoreSettings)

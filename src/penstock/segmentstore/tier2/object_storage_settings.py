@@ -31,8 +31,8 @@ class ObjectStorageSettings:
     read_ahead_range_bytes: int = 4 * MIB
     content_bytes_max: int = 128 * MIB
     put_attempts_max: int = 3
-    put_deadline_s: float = 90.0
-    put_retry_delay_s: float = 0.2
+    put_deadline_s: float = fixed(90.0)
+    put_retry_delay_s: float = fixed(0.2)
     full_retry_s: float = fixed(30.0)
     store: ObjectStoreSettings = field(default_factory=ObjectStoreSettings)
 

@@ -44,20 +44,20 @@ class ObjectLogSettings:
     """
 
     batch_interval_s: float = 0.25
-    gather_s: float = 0.01
-    batch_bytes_max: int = 8 * MIB
-    in_flight_max: int = 4
-    in_flight_bytes_max: int = 32 * MIB
+    gather_s: float = fixed(0.01)
+    batch_bytes_max: int = fixed(8 * MIB)
+    in_flight_max: int = fixed(4)
+    in_flight_bytes_max: int = fixed(32 * MIB)
     frame_length_max_bytes: int = fixed(MIB)
     hedge_s: float = 0.4
     hedge_percent_max: int = fixed(5)
-    retry_delay_s_first: float = 0.05
-    retry_delay_s_max: float = 2.0
+    retry_delay_s_first: float = fixed(0.05)
+    retry_delay_s_max: float = fixed(2.0)
     open_attempts_max: int = fixed(16)
     read_slots_max: int = fixed(16)
     read_head_bytes: int = fixed(64 * 1024)
-    read_bytes_max: int = 32 * MIB
-    kept_bytes_max: int = 16 * MIB
+    read_bytes_max: int = fixed(32 * MIB)
+    kept_bytes_max: int = fixed(16 * MIB)
     truncate_interval_s: float = 60.0
     truncate_bytes: int = 64 * MIB
     truncate_slots: int = fixed(256)
