@@ -104,6 +104,7 @@ async def test_a_connection_that_is_lost_drops_its_reads_for_later_turns(service
     wire.send(*(ReadSegment(A, 0, LENGTH, "", number) for number in range(READ_COUNT)))
     (connection,) = service.server.connections
     await until(lambda: connection._reads.waiting_count > 0)
+    reads = connection._reads
     wire.writer.transport.abort()
     await until(lambda: not service.server.connections)
-    assert connection._reads.waiting_count == 0
+    assert reads.waiting_count == 0

@@ -2,7 +2,7 @@
 
 An event loop that accepts TLS connections by itself makes the state of TLS for each at once, does the computation of
 all handshakes that are ready in one turn, and bounds neither. Here a connection waits as a bare socket until its peer
-has sent something. Then few handshakes begin in one turn, and a bounded number is in progress. At a bound the oldest
+has sent something. Then one handshake begins in each turn, and a bounded number is in progress. At a bound the oldest
 connection is closed: a client needs milliseconds, so it is rarely that one.
 """
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _HANDSHAKE = 0x16
 #: Connections accepted, and handshakes begun, in one turn of the loop. A handshake takes about 1 ms of CPU.
 _ACCEPTED_PER_TURN = 16
-_BEGUN_PER_TURN = 3
+_BEGUN_PER_TURN = 1
 #: Bytes that are received in order to close a connection without TLS.
 _UNREAD_MAX = 64 * 1024
 #: Pause after the process has run out of descriptors, and between two lines of the log about refused connections.
@@ -243,8 +243,9 @@ class TlsListener:
     async def _handshake(self, accepted: socket.socket, left_s: float) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                self._factory, accepted, ssl=self._context, ssl_handshake_timeout=max(left_s, 0.001)
-            )
+                lambda: _Handshake(self._factory), accepted, ssl=self._context,
+                ssl_handshake_timeout=max(left_s, 0.001),
+            )  # fmt: skip
         except (OSError, EOFError) as error:  # `SSLError` and `TimeoutError` are `OSError`s.
             self._tell("a TLS handshake failed: %s", str(error) or type(error).__name__)
             accepted.close()
@@ -254,3 +255,19 @@ class TlsListener:
         if self._loop.time() >= self._logged_s + _LOG_INTERVAL_S:
             self._logged_s = self._loop.time()
             _log.info(text, *values)
+
+
+class _Handshake(asyncio.Protocol):
+    """The protocol of a connection until its handshake is complete: most handshakes of strangers never are.
+
+    The event loop needs a protocol at once. That of a complete connection has buffers, and parts that refer to it.
+    """
+
+    def __init__(self, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._factory = factory
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`: the handshake is complete."""
+        protocol = self._factory()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)

@@ -35,7 +35,7 @@ from penstock.model.segments import Buffer
 from penstock.segmentstore.append_admission import Admitted, Failed, HeldForLoad, HeldForQuota, admit
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.held_appends import OPERATION_OVERHEAD_BYTES, HeldAppends, HeldOperation
+from penstock.segmentstore.held_appends import OPERATION_OVERHEAD_BYTES, ClosedOwner, HeldAppends, HeldOperation
 from penstock.segmentstore.request_processor import error_reply
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.writer_budget import WriterSlots
@@ -562,6 +562,9 @@ class AppendProcessor:
         self._slots.close()
         self._writers.clear()
         self._to_acknowledge.clear()
+        self.held_appends.close()
+        # The lanes refer to this object, see `Connection.connection_lost`.
+        self.held_appends = HeldAppends(ClosedOwner())
         self.held_appends.close()
         self._waiting_set_ups.clear()
         self._runs.clear()

@@ -136,6 +136,8 @@ class Connection(asyncio.BufferedProtocol):
         self._long_reply_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport
+        #: The client's address, ``host:port``, and its host.
+        self._peer = self._peer_host = ""
         self._out: list[Buffer] = []
         self._flush_is_due = False
         self._acknowledgement_is_due = False
@@ -170,6 +172,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        is_pair = isinstance(address, tuple) and len(address) > 1
+        self._peer = f"{address[0]}:{address[1]}" if is_pair else str(address)
+        self._peer_host = str(address[0]) if is_pair else str(address)
         self._ingest.open(self._transport)
         if self._server.is_stopping:
             # Accepted just before the listening socket was closed: it would never be served.
@@ -288,6 +294,10 @@ class Connection(asyncio.BufferedProtocol):
             task.cancel()
         if self._requests.has_transients:
             self._server.spawn(self._requests.close())
+        self._requests.release()
+        # These refer to this connection. Long-lived objects are rarely collected, so that cycles would keep buffers,
+        # and the state of TLS, of connections that were lost. What is in progress has references of its own.
+        del self._transport, self._appends, self._requests, self._reads, self._long_replies, self._access
 
     @property
     def has_unanswered(self) -> bool:
@@ -475,18 +485,6 @@ class Connection(asyncio.BufferedProtocol):
         task.add_done_callback(self._request_done, context=context)
         if len(self._tasks) >= self._settings.requests_max:
             self._ingest.review()
-
-    @property
-    def _peer_host(self) -> str:
-        """The address of the client's host."""
-        address = self._transport.get_extra_info("peername")
-        return str(address[0]) if isinstance(address, tuple) else str(address)
-
-    @property
-    def _peer(self) -> str:
-        """The client's address, ``host:port``."""
-        address = self._transport.get_extra_info("peername")
-        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) > 1 else str(address)
 
     def _request_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -72,6 +72,26 @@ class LaneOwner(Protocol):
         """Run a task that ends with the connection."""
 
 
+class ClosedOwner:
+    """The owner of the lanes of a lost connection, which hold nothing."""
+
+    def count(self, byte_count: int) -> None:
+        """See `LaneOwner.count`."""
+
+    def settle(self) -> None:
+        """See `LaneOwner.settle`."""
+
+    def fail_writer(self, writer_id: bytes) -> None:
+        """See `LaneOwner.fail_writer`."""
+
+    def abort(self, reason: str) -> None:
+        """See `LaneOwner.abort`."""
+
+    def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        """Begin nothing."""
+        coroutine.close()
+
+
 class ThrottleEntry:
     """The lanes of one connection that wait for room in one container: one entry in the throttle's queue."""
 

@@ -100,6 +100,8 @@ class IngestControl:
         self.outstanding_bytes = self.frame_bytes = 0
         budget.forget(self)
         self._is_lost = True
+        # They refer to the connection, which refers to this: the memory of both is freed without a collection.
+        del self._appends, self._may_read, self._resumed, self._transport
 
     @property
     def room_bytes(self) -> int:

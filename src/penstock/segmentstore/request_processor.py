@@ -124,6 +124,10 @@ class RequestProcessor:
         """Whether there may be transient segments that were created here."""
         return self._transients.count > 0
 
+    def release(self) -> None:
+        """Begin no further request: the connection is lost. The handlers refer to this object."""
+        self._handlers.clear()
+
     async def close(self) -> None:
         """Delete the transient segments that were never merged."""
         await self._transients.delete_all()
