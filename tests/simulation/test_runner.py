@@ -67,6 +67,12 @@ def test_other_seeds_give_other_scenarios() -> None:
     assert len({str(Scenario.draw(seed)) for seed in range(20)}) == 20
 
 
+def test_users_are_never_drawn_without_the_writers_of_their_events() -> None:
+    profile = Profile(name="users alone", workloads=("events", "users"))
+    drawn = [Scenario.draw(seed, profile).workloads for seed in range(20)]
+    assert {("events",), ("events", "users", "user writers")} == set(drawn)
+
+
 def test_every_plan_has_three_kinds_of_faults_and_all_kinds_occur() -> None:
     kinds: Counter[str] = Counter()
     for seed in range(100):

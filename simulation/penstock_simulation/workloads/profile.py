@@ -25,7 +25,7 @@ class Profile:
     Attributes:
         name: for messages.
         plan: the faults.
-        workloads: those that may take part.
+        workloads: those that may take part; "users" brings "user writers", whose events they read.
         share: each takes part with this probability (events always do).
         takeover_gap_s: mean time between two changes of a container's owner, 0 for none.
         move_share: share of moves among these changes, if containers can move.

@@ -111,6 +111,8 @@ class Scenario:
             for name in profile.workloads
             if name == "events" or own.get(name, rng).random() < _share(name, profile)
         )
+        if "users" in workloads and "user writers" not in workloads:
+            workloads += ("user writers",)  # Users read what these write.
         cluster = draw_cluster(seed, profile, rng, is_crowded="connections" in workloads)
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
         if cluster.controller_count > 1:
