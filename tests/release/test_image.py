@@ -91,7 +91,7 @@ def test_the_image_with_java_has_the_client_of_bookkeeper(tmp_path: Path) -> Non
 
 def test_a_command_in_a_sandbox_sees_no_other_processes_and_no_network(image: Unpacked) -> None:
     """The sandbox itself: what the tests above rely on."""
-    script = "import os, socket; print(sorted(n for n in os.listdir('/proc') if n.isdigit())); socket.create_connection(('192.0.2.1', 9), 5)"  # noqa: E501
+    script = "import os, socket; print(sorted(n for n in os.listdir('/proc') if n.isdigit()), flush=True); socket.create_connection(('192.0.2.1', 9), 5)"  # noqa: E501
     done = sandbox(image, ["/opt/penstock/bin/python3", "-I", "-c", script], timeout_s=_TIMEOUT_S)
     assert done.stdout.startswith("['1']\n")
     assert "Network is unreachable" in done.stdout
