@@ -14,13 +14,14 @@ from typing import cast
 
 import pytest
 
+from penstock import aio
 from penstock.administration import doctor, machine
 from penstock.administration.doctor import examine_machine
 from penstock.cli import probe, server_checks
 from penstock.cli.errors import NotReadyError
 from penstock.cli.server_checks import check_health, check_server, findings_of
 from penstock.client.statistics.statistics import ClusterStatistics, ContainerLoad, GroupLag, StoreLoad
-from penstock.model.errors import AuthenticationError
+from penstock.model.errors import AuthenticationError, ControllerUnavailableError, InvalidArgumentError
 from penstock.model.findings import Finding, FindingKind, Severity
 from penstock.model.sizes import MIB
 from penstock.operations.health import Health, Status
@@ -163,6 +164,27 @@ async def test_storage_unavailable_while_the_probe_waits_for_it(monkeypatch: pyt
         is_running, found = await check_server(server.uri, 30.0, is_required=True)
     assert is_running
     assert found.findings == (problem,)
+
+
+async def test_a_store_that_does_not_answer_is_no_unreachable_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """STORE_DOWN: calls about tables of the controller, as those of reader groups, wait for the store."""
+
+    async def wait(uri: str, timeout_s: float) -> None:
+        raise NotReadyError(f"{uri} is not ready: no answer within {timeout_s:g} s") from TimeoutError()
+
+    async def statistics(self: aio.Client, **options: object) -> ClusterStatistics:
+        if options:
+            raise ControllerUnavailableError("no answer")
+        return ClusterStatistics({"b:2": StoreLoad("b:2", problem="no answer")}, {}, {}, {}, [], 3)
+
+    monkeypatch.setattr(server_checks, "probe", wait)
+    monkeypatch.setattr(aio.Client, "statistics", statistics)
+    is_running, found = await check_server(AWAY, 1.0, is_required=True)
+    assert is_running
+    assert [(each.kind, each.detail) for each in found.findings] == [
+        (FindingKind.STORE_DOWN, "segment store b:2: no answer")
+    ]
+    assert found.facts[-1].endswith("reader groups are not known: no answer")
 
 
 async def test_credentials_refused_before_the_last_attempt_has_no_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,6 +362,22 @@ async def test_security_unusable_and_doubtful(tmp_path: Path) -> None:
     found = await examined(data_dir=data_dir, security__tls="on", security__auth="on")
     assert FindingKind.SECURITY_UNUSABLE not in found
     assert FindingKind.SECURITY_DOUBTFUL in found
+
+
+async def test_work_given_up() -> None:
+    """WORK_GIVEN_UP: `FindingKind.WORK_GIVEN_UP`, with the number of pieces, over HTTP from a server."""
+    settings = StandaloneSettings(
+        is_memory=True, controller_port=0, segment_store_port=0, operations=OperationsSettings(is_enabled=True, port=0)
+    )
+    async with Standalone(settings) as server:
+        assert server.operations is not None
+        assert server.service is not None
+        address = f"127.0.0.1:{server.operations.port}"
+        for count, expected in ((1, "1 piece of work"), (2, "2 pieces of work")):
+            await server.service._given_up.add("create stream of stream shop/..", InvalidArgumentError("planted"))
+            found = await asyncio.to_thread(check_health, address, 60.0, is_required=True)
+            assert kinds(found) == {FindingKind.WORK_GIVEN_UP}, count
+            assert expected in found.findings[0].detail
 
 
 async def test_health_and_doctor_share_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "penstock-rules.ym
 #: How long a condition may take on a machine that is busy with other tests.
 WAIT_S = 240.0
 #: Windows of rules, in their units, and those of `fast_rules`.
-_WINDOWS: Mapping[str, str] = {"5m": "15s", "10m": "30s", "15m": "15s", "1h": "60s"}
+_WINDOWS: Mapping[str, str] = {"5m": "15s", "10m": "30s", "15m": "15s", "1h": "600s"}
 #: Limits that take too much data or time, by alert: as in the rules, and in `fast_rules`.
 _LIMITS: Mapping[str, tuple[str, str]] = {
     "PenstockBacklogGrows": ("> 1073741824", "> 1048576"),
@@ -79,7 +79,7 @@ class PrometheusServer:
     """Scrapes the ports `targets` of this machine every `interval_s` seconds, and evaluates `rules` as often."""
 
     def __init__(
-        self, directory: Path, *targets: int, rules: list[dict[str, Any]] | None = None, interval_s: int = 1
+        self, directory: Path, *targets: int, rules: list[dict[str, Any]] | None = None, interval_s: int = 3
     ) -> None:
         self._program = prometheus_program("prometheus")
         self._directory = directory / "prometheus"

@@ -26,6 +26,7 @@ from penstock.runtime.version import penstock_version
 _HEALTH_BYTES_MAX = 1 << 20
 _METRICS_BYTES_MAX = 1 << 24
 _VERSION = re.compile(r'^penstock_build_info\{[^}]*version="([^"]+)"', re.MULTILINE)
+_GIVEN_UP = re.compile(r"^penstock_work_given_up_total ([0-9.e+]+)", re.MULTILINE)
 _KINDS = {kind.id: kind for kind in FindingKind}
 #: A container or a full disk: then the server answers, and its statistics say more.
 _ANSWERED = (ContainerNotFoundError, StorageFullError)
@@ -45,10 +46,10 @@ async def check_server(uri: str, timeout_s: float, *, is_required: bool) -> tupl
         cause = error.__cause__
         if isinstance(cause, AccessError):
             return True, Measurement((Finding(FindingKind.CREDENTIALS_REFUSED, str(error)),))
-        # A probe that got no answer may wait for long-term storage that is away. Statistics do not need it.
+        # A probe that got no answer may wait for a store, or for long-term storage. Statistics need neither.
         if isinstance(cause, TimeoutError):
-            found = await _statistics_of(uri, timeout_s)
-            if any(each.kind is not FindingKind.STORE_DOWN for each in found.findings):
+            is_answered, found = await _statistics_of(uri, timeout_s)
+            if is_answered:
                 return True, found
         if not isinstance(cause, _ANSWERED):
             if is_required:
@@ -56,21 +57,31 @@ async def check_server(uri: str, timeout_s: float, *, is_required: bool) -> tupl
             return False, Measurement(facts=(f"no server answers at {uri}: examined as a stopped one",))
         if isinstance(cause, StorageFullError):
             findings.append(Finding(FindingKind.WRITES_BLOCKED, str(cause)))
-    found = await _statistics_of(uri, timeout_s)
+    _, found = await _statistics_of(uri, timeout_s)
     return True, Measurement((*findings, *found.findings), (*facts, *found.facts))
 
 
-async def _statistics_of(uri: str, timeout_s: float) -> Measurement:
-    """Return what a cluster reports of itself; STORE_DOWN if it reports nothing."""
-    settings = ClientSettings(request_timeout_s=timeout_s, controller_request_timeout_s=timeout_s)
+async def _statistics_of(uri: str, timeout_s: float) -> tuple[bool, Measurement]:
+    """Return whether a cluster answers, and what it reports of itself; STORE_DOWN if it reports nothing.
+
+    Reader groups are in tables of the controller: they are unknown while the store of these does not answer.
+    """
+    settings = ClientSettings(
+        request_timeout_s=timeout_s, controller_request_timeout_s=timeout_s, retry_time_max_s=timeout_s
+    )
     try:
         async with connect(uri, settings) as client:
-            statistics = await client.statistics(groups="all")
+            try:
+                statistics = await client.statistics(groups="all")
+                groups = f"{len(statistics.groups)} reader groups"
+            except PenstockError as error:
+                statistics = await client.statistics()
+                groups = f"reader groups are not known: {error}"
     except PenstockError as error:
-        return Measurement((Finding(FindingKind.STORE_DOWN, f"statistics of {uri}: {error}"),))
-    return Measurement(tuple(findings_of(statistics)), (
+        return False, Measurement((Finding(FindingKind.STORE_DOWN, f"statistics of {uri}: {error}"),))
+    return True, Measurement(tuple(findings_of(statistics)), (
         f"{len(statistics.containers)} of {statistics.container_count} containers run on "
-        f"{len(statistics.stores)} segment stores; {len(statistics.groups)} reader groups",
+        f"{len(statistics.stores)} segment stores; {groups}",
     ))  # fmt: skip
 
 
@@ -109,7 +120,7 @@ def check_health(
     """
     try:
         tree = json.loads(_get(address, "/v1/health", timeout_s, _HEALTH_BYTES_MAX, tls))
-        version = _VERSION.search(_get(address, "/metrics", timeout_s, _METRICS_BYTES_MAX, tls))
+        metrics = _get(address, "/metrics", timeout_s, _METRICS_BYTES_MAX, tls)
     except (OSError, ValueError, http.client.HTTPException) as error:
         text = f"health and metrics at {address}: {error or type(error).__name__}"
         if is_required:
@@ -117,6 +128,11 @@ def check_health(
         return Measurement(facts=(f"{text}; not examined",))
     findings = list(_findings_in(tree, ""))
     facts = [f"health at {address}: {tree['status']}"]
+    given_up = _GIVEN_UP.search(metrics)
+    if given_up is not None and (count := int(float(given_up[1]))):
+        text = f"controller at {address}: {count} piece{'s' * (count != 1)} of work after its start"
+        findings.append(Finding(FindingKind.WORK_GIVEN_UP, text))
+    version = _VERSION.search(metrics)
     if version is not None:
         if version[1] == penstock_version():
             facts.append(f"the server runs penstock {version[1]}, as this command")

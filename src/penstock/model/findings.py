@@ -123,6 +123,10 @@ class FindingKind(Enum):
         "group-stuck", Severity.WARNING, "a reader group has unread events and no reader",
         "start its readers, or delete the group if nothing uses it",
     )  # fmt: skip
+    WORK_GIVEN_UP = (
+        "work-given-up", Severity.WARNING, "the controller has given up work after an error that no repetition ends",
+        "the server's log has the work and the reason; request the change again once the reason is removed",
+    )  # fmt: skip
     VERSION_DIFFERS = (
         "version-differs", Severity.WARNING, "the server runs another version than this command",
         "install the same version, or restart the server after an upgrade",
