@@ -8,7 +8,7 @@ from dataclasses import replace
 from penstock_simulation.mutations.days import DAYS
 from penstock_simulation.mutations.half_open import HALF_OPEN
 from penstock_simulation.mutations.lost_locks import LOST_LOCKS
-from penstock_simulation.mutations.members import CLUSTER
+from penstock_simulation.mutations.members import CLUSTER, LOADED
 from penstock_simulation.mutations.object_logs import TAKEN_OBJECT_LOGS
 from penstock_simulation.mutations.offline_containers import OFFLINE_CONTAINER
 from penstock_simulation.mutations.peers import CLOCKS, CONTROLLERS, TRANSACTIONS
@@ -51,7 +51,7 @@ OBJECT_LOG = Profile(name="object log", object_log_rate=1.0, takeover_gap_s=8.0)
 _ALL = (
     EVERYTHING, OBJECT_LOG, USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, CLOCKS, OBJECTS, HDFS, SUBSCRIBERS,
     TAKEN_OBJECT_LOGS, GARBAGE, SINKS, RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN, WRONG_LOGS, LOST_LOCKS,
-    OFFLINE_CONTAINER, STALLS, DAYS, CLUSTER, VERSIONS, SECURED,
+    OFFLINE_CONTAINER, STALLS, DAYS, CLUSTER, LOADED, VERSIONS, SECURED,
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (*_ALL, LIMITED_SUBSCRIBERS)}

@@ -32,6 +32,7 @@ from penstock_simulation.checks.invariants_indexes import check_catalog, check_i
 from penstock_simulation.checks.late_chunks import LateChunks
 from penstock_simulation.checks.layout_reads import LayoutReads
 from penstock_simulation.checks.mechanisms import counted
+from penstock_simulation.checks.member_buckets import sweep_bucket
 from penstock_simulation.checks.members import MemberMonitor, MemberWatch, watch_members
 from penstock_simulation.checks.moments import watched
 from penstock_simulation.checks.object_logs import watch_logs
@@ -280,6 +281,9 @@ class _Play:
             polls.cancel()
             self.fault_counts += members.counts
             await members.nothing_is_left()
+            assert isinstance(cluster, MemberCluster)
+            for problem in await sweep_bucket(cluster):
+                self.found(problem)
         await self._verify(workloads)
         await self._inspect(cluster)
         if self.violations or world.problems:

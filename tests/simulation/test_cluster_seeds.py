@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import pytest
 
+from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
 from penstock_simulation.checks.members import bound_of, moves_to_balance
-from penstock_simulation.mutations.members import CLUSTER
+from penstock_simulation.mutations.members import CLUSTER, LOADED
 from penstock_simulation.runner import run
 from penstock_simulation.simulated.faults import Fault, FaultPlan, PlannedFault
 from penstock_simulation.simulated.member_faults import (
@@ -52,6 +54,23 @@ def test_a_cluster_of_several_machines_keeps_every_promise(seed: int) -> None:
     outcome = run(seed, CLUSTER.of_length(20.0))
     assert outcome.violations == ()
     assert outcome.counts["inside: claims of logs in a bucket"]
+
+
+def test_a_leader_moves_containers_for_load_within_its_limits() -> None:
+    outcome = run(13, LOADED.of_length(25.0))
+    assert outcome.violations == ()
+    assert outcome.fault_counts["members: moves for load"]
+
+
+def test_objects_of_the_log_that_no_record_names_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores keep what they no longer need: a sweep leaves it, because their journals have no seal yet."""
+
+    async def keep(self: LogBucket, journal: bytes, slots: Sequence[int]) -> None:
+        pass
+
+    monkeypatch.setattr(LogBucket, "delete_slots", keep)
+    violations = run(seed_with_sound_buckets(), QUIET).violations
+    assert any("no record names the object" in violation for violation in violations)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.object_log.factory import ObjectLogFactory
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.server.cluster.store import ClusterStore
+from penstock_simulation.checks.load_moves import LoadMoves
 from penstock_simulation.mutations.mutation import watched_in_simulation
 from penstock_simulation.simulated.faults import Crash, Fault, FaultPlan, Partition, PlannedFault
 from penstock_simulation.simulated.member_cluster import MemberCluster
@@ -99,6 +100,7 @@ class MemberWatch:
         self.running: Callable[[int], Sequence[SegmentContainer]] = lambda container_id: ()
         #: Calls `held` with the present holder of a container.
         self.poll: Callable[[int], None] = lambda container_id: None
+        self.load_moves: LoadMoves = LoadMoves()
         #: By container: the incarnation that holds it, and since when.
         self._serving: defaultdict[int, int] = defaultdict(int)
         self._holders: dict[int, tuple[str, float]] = {}
@@ -193,7 +195,12 @@ def watch_members(found: Callable[[str], None]) -> Iterator[MemberWatch]:
     ) -> None:  # fmt: skip
         for wrong in _needless(view, owners, moves):
             found(wrong)
+        loop, count = asyncio.get_running_loop(), self.assignment_count
+        planned_s = loop.time()
         await write_original(self, store, view, owners, moves)
+        if self.assignment_count > count:
+            for wrong in watch.load_moves.written(owners, moves, self._settings.moves, planned_s, loop.time()):
+                found(wrong)
 
     with (
         watched_in_simulation(OwnershipLease, "wait_out_predecessor", wait_out),
@@ -323,6 +330,21 @@ class MemberMonitor:
                 moved = [number for at_s, number in self._assignments if begin_s < at_s < begin_s + _ALONE_S]
                 if moved:
                     self._found(f"the assignment changed {len(moved)} times after all sessions had ended")
+
+        self.counts["members: moves for load"] = len(self._watch.load_moves.made)
+        for moved_s, container_id in self._watch.load_moves.made:
+            if any(self._is_near(planned, moved_s) for planned in self._plan.faults):
+                continue
+            for gap in gaps:
+                length_s = gap.end_s - gap.begin_s
+                is_of_move = gap.container_id == container_id and 0 <= gap.begin_s - moved_s < _MOVED_S + _POLL_S
+                if is_of_move and length_s > _MOVED_S + self._bucket_s:
+                    self._found(f"container {container_id} was away for {length_s:.2f} s by a move for load")
+
+    def _is_near(self, planned: PlannedFault, at_s: float) -> bool:
+        """Return whether a fault has an effect at a time of the loop."""
+        begin_s = self._started_s + planned.at_s
+        return begin_s - _ALONE_S < at_s < begin_s + planned.fault.lasts_s + _ALONE_S
 
     def _alone(self) -> Iterator[Sequence[PlannedFault]]:
         """Yield faults of one moment, before which the cluster was whole, and during which nothing else struck."""

@@ -30,6 +30,12 @@ CLUSTER = Profile(
 """Stores and controllers that find each other in a coordination service, with its sessions, leader and drains."""
 
 
+LOADED = replace(
+    CLUSTER, name="loaded cluster", has_load_moves=True, store_count_max=2, container_count=4, member_fault_gap_s=20.0,
+)  # fmt: skip
+"""The same; the leader moves containers from stores that work more than others."""
+
+
 def _of(name: str, *kinds: str, workloads: tuple[str, ...] = ("events",), gap_s: float = 2.0) -> Profile:
     """Return a short profile with few workloads, a sound bucket, and some kinds of faults."""
     return replace(
@@ -119,6 +125,10 @@ def _open_without_the_cluster() -> AbstractContextManager[None]:
     return patched(ClusterMember, "_before_open", before_open_if_reached)
 
 
+def _move_what_has_just_moved() -> AbstractContextManager[None]:
+    return patched(_Draft, "_rested", lambda self, number, settings: list(self._held[number]))
+
+
 def _planted(name: str, breaks: str, apply: Callable[[], AbstractContextManager[None]], profile: Profile) -> Mutation:
     return Mutation(name, breaks, profile, apply)
 
@@ -149,6 +159,10 @@ MEMBER_MUTATIONS: Sequence[Mutation] = (
     _planted(
         "give the last drained container to a drained store", "a drained store gets no container",
         _place_at_drained_stores, replace(_of("drained members", "drain"), store_count_min=4),
+    ),
+    _planted(
+        "move a container for load that has just moved", "a container rests after a move before it moves for load",
+        _move_what_has_just_moved, replace(_of("loaded members"), has_load_moves=True, member_fault_gap_s=20.0),
     ),
     _planted(
         "open a container while suspended", "a store opens only what it holds",

@@ -98,6 +98,7 @@ class MemberClusterSettings:
         lease_s: ownership lease of the cluster.
         object_storage: of long-term storage.
         processes: how parents watch their stores.
+        operation_s: CPU time of one operation of a container, for moves for load; 0: none.
     """
 
     cluster: ProcessClusterSettings = field(default_factory=ProcessClusterSettings)
@@ -105,6 +106,7 @@ class MemberClusterSettings:
     lease_s: float = 4.0
     object_storage: ObjectStorageSettings = field(default_factory=ObjectStorageSettings)
     processes: StoreProcessSettings = field(default_factory=StoreProcessSettings)
+    operation_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ buckets. The hosts of one machine lose their power together (`Machines`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import BinaryIO, TypeVar, cast
 
+from penstock.administration.object_log_administration import ObjectLogAdministration, object_logs
 from penstock.controller.service import ControllerService
 from penstock.model.cluster_nodes import (
     ASSIGNMENT_PATH,
@@ -27,6 +28,7 @@ from penstock.model.errors.coordination import CoordinationError, NoSuchNodeErro
 from penstock.model.routing import container_of
 from penstock.runtime.objects import ObjectPlace, ObjectStore, ObjectStoreSettings
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.server.cluster.administration import ClusterAdministration
@@ -48,7 +50,8 @@ from penstock_simulation.simulated.cluster import (
 from penstock_simulation.simulated.errors import HostDownError
 from penstock_simulation.simulated.host import Death, Host
 from penstock_simulation.simulated.member_machine import SimulatedChild, SimulatedMachine
-from penstock_simulation.simulated.objects import ObjectFaults, SimulatedObjects
+from penstock_simulation.simulated.objects import ObjectFaults, SimulatedBucket, SimulatedObjects
+from penstock_simulation.simulated.operation_costs import OperationCosts
 from penstock_simulation.simulated.remote_requests import WayToService
 from penstock_simulation.simulated.simulation import Simulation
 from penstock_simulation.simulated.zookeeper import SimulatedZooKeeper
@@ -188,6 +191,7 @@ class MemberCluster(SimulatedCluster):
             wall_clock_ms=runtime.wall_clock_ms,
             monotonic_s=runtime.monotonic_s,
             open_objects=open_objects,
+            cpu_s=OperationCosts(lambda: self._served_by(host), self.member_settings.operation_s).cpu_s,
         )
 
     def _machine(self, host: Host, *, has_children: bool = False) -> SimulatedMachine:
@@ -350,6 +354,10 @@ class MemberCluster(SimulatedCluster):
                 for container_id, container in store.monitor.running.items():
                     yield container_id, container.epoch, host
 
+    def _served_by(self, host: Host) -> Sequence[SegmentContainer]:
+        store = self.store(host) if host in self.stores else None
+        return () if store is None else store.containers
+
     async def settled(self) -> str:
         """See `SimulatedCluster.settled`."""
         for _ in range(round(SETTLE_S / _POLL_S)):
@@ -405,6 +413,19 @@ class MemberCluster(SimulatedCluster):
             return await act(ClusterAdministration(session, service.place, host.runtime, "administrator"))
         finally:
             await session.close()
+
+    @asynccontextmanager
+    async def logs(self) -> AsyncIterator[ObjectLogAdministration]:
+        """Open the logs, as an operator does. Use them on the administrator's host. Raises as `object_logs`."""
+        host = self.administrator
+        async with object_logs(LOG_URL, self._process_settings(host.name), self._runtime(host)) as logs:
+            yield logs
+
+    @property
+    def log_bucket(self) -> tuple[str, SimulatedBucket]:
+        """The prefix of the logs in their bucket, and the bucket."""
+        assert self.log_place is not None
+        return ObjectPlace.parse(LOG_URL).prefix, self.log_place.bucket("")
 
 
 def make_cluster(simulation: Simulation, settings: ClusterSettings) -> SimulatedCluster:

@@ -99,9 +99,11 @@ class SimulatedBucket:
     Attributes:
         contents: by key, bytes and tag.
         quota_bytes: bytes of all objects together beyond which creations and replacements are refused.
+        deleted: keys of objects that were deleted; some may exist again.
     """
 
     def __init__(self) -> None:
+        self.deleted: set[str] = set()
         self.contents: dict[str, tuple[bytes, str]] = {}
         self.quota_bytes: int | None = None
         #: Changes, oldest first: (time, key, length before or None).
@@ -137,7 +139,8 @@ class SimulatedBucket:
     def delete(self, key: str) -> None:
         """Delete an object, if it exists."""
         self._note(key)
-        self.contents.pop(key, None)
+        if self.contents.pop(key, None) is not None:
+            self.deleted.add(key)
 
     def listed(self, as_of_s: float) -> dict[str, int]:
         """Return the lengths of all objects, by key, as they were at some time."""

@@ -159,6 +159,21 @@ def _with_object_log(cluster: ClusterSettings, rng: random.Random, profile: Prof
     return replace(cluster, bucket_log=BucketLogSettings(log, faults, has_one_server))
 
 
+def _with_load_moves(members: MemberClusterSettings, rng: random.Random) -> MemberClusterSettings:
+    """Return a cluster whose stores are hot by a few operations, and whose leaders even that out within seconds."""
+    cluster = members.cluster
+    moves = replace(
+        cluster.leader.moves, hot_busy_percent=rng.choice((5, 20)), hot_ratio_percent=110, hot_s=rng.choice((1.0, 3.0)),
+        load_interval_s=rng.choice((2.0, 6.0)), rest_s=rng.choice((5.0, 15.0)),
+    )  # fmt: skip
+    cluster = replace(
+        cluster,
+        member=replace(cluster.member, load_interval_s=0.5),
+        leader=replace(cluster.leader, moves=moves, poll_s=1.0),
+    )
+    return replace(members, cluster=cluster, operation_s=rng.choice((0.001, 0.004)))
+
+
 def _with_members(cluster: ClusterSettings, rng: random.Random, profile: Profile) -> ClusterSettings:
     """Return a cluster of several machines, with the default times or shorter ones.
 
@@ -192,6 +207,8 @@ def _with_members(cluster: ClusterSettings, rng: random.Random, profile: Profile
         ),
         processes=StoreProcessSettings(health_interval_s=1.0, health_timeout_s=rng.choice((5.0, 10.0))),
     )
+    if profile.has_load_moves:
+        members = _with_load_moves(members, rng)
     remote = cluster.remote_faults
     if is_sound or remote is None:
         remote = ObjectFaults(latency_s_max=0.02)

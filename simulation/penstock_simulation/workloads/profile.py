@@ -54,6 +54,7 @@ class Profile:
         member_fault_gap_s: above 0: stores and controllers are processes of a cluster of several machines, and this is
             the mean time between two faults of such clusters; in half of the seeds each fault has time to pass first.
         member_kinds: kinds of these faults, see `workloads.member_plans`; empty: all.
+        has_load_moves: their leaders move containers for load, at short intervals.
         has_versions: their processes behave as two neighbouring versions of Penstock, see `simulated.versions`.
         controller_fault_gap_s: mean time between two faults that target one of several controllers, 0 for none.
         reserve_file_count: files in reserve for a full disk, enough for all starts on one; then no container may be
@@ -99,6 +100,7 @@ class Profile:
     controller_count_max: int = 1
     member_fault_gap_s: float = 0.0
     member_kinds: tuple[str, ...] = ()
+    has_load_moves: bool = False
     has_versions: bool = False
     controller_fault_gap_s: float = 0.0
     store_count_min: int = 1
