@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.message import Message
 
 from penstock.client.client import Client
 from penstock.client.controller.controller import ControllerClient
@@ -30,12 +32,14 @@ from penstock.model.errors import (
 )
 from penstock.model.key_ranges import initial_ranges
 from penstock.model.names import segment_id, segment_name
+from penstock.model.policies import StreamConfig
 from penstock.model.segments import NO_VALUE, TableRemoval, TableUpdate
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 from penstock.runtime.runtime import real_runtime
 from penstock.wire import commands as wire
 from penstock.wire.codec import decode, encode
+from penstock.wire.commands.base import Request, WireCommand
 from penstock.wire.framing import FrameReceiver
 from penstock_simulation.memory_segments import MemorySegments
 
@@ -51,23 +55,23 @@ class FakeConnection(asyncio.BufferedProtocol):
         self.appends: asyncio.Queue[wire.WireCommand] = asyncio.Queue()
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def connection_made(self, transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         self.store.connections.append(self)
         self.spawn(self.serve_appends())
         if self.store.refuses:
             transport.abort()
 
-    def connection_lost(self, exc) -> None:
+    def connection_lost(self, exc: object) -> None:
         if self in self.store.connections:
             self.store.connections.remove(self)
         for task in self.tasks:
             task.cancel()
 
-    def get_buffer(self, sizehint):
+    def get_buffer(self, sizehint: int) -> memoryview:
         return self.receiver.get_buffer(sizehint)
 
-    def buffer_updated(self, nbytes) -> None:
+    def buffer_updated(self, nbytes: int) -> None:
         for code, payload, _ in self.receiver.buffer_updated(nbytes):
             command = decode(code, memoryview(bytes(payload)))
             self.store.received.append(type(command).__name__)
@@ -80,12 +84,12 @@ class FakeConnection(asyncio.BufferedProtocol):
             else:
                 self.spawn(self.answer(command))
 
-    def spawn(self, coroutine) -> None:
+    def spawn(self, coroutine: Awaitable[Any]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def send(self, command) -> None:
+    def send(self, command: WireCommand) -> None:
         self.transport.write(encode(command))
 
     async def serve_appends(self) -> None:
@@ -94,7 +98,7 @@ class FakeConnection(asyncio.BufferedProtocol):
             await self.store.gate.wait()
             await self.answer(command)
 
-    async def answer(self, command) -> None:
+    async def answer(self, command: Request) -> None:
         store, segments = self.store, self.store.segments
         if store.loses_table_requests and "Table" in type(command).__name__:
             store.request_lost.set()
@@ -127,7 +131,7 @@ class FakeConnection(asyncio.BufferedProtocol):
         except PenstockError as error:
             self.send(wire.ErrorMessage(command.request_id, name, str(error), -1))
 
-    async def carry_out(self, command, name, segments) -> None:
+    async def carry_out(self, command: Request, name: str, segments: MemorySegments) -> None:
         match command:
             case wire.SetupAppend():
                 await segments.segment_info(name)
@@ -278,7 +282,7 @@ class FakeConnection(asyncio.BufferedProtocol):
             case _:
                 self.send(wire.OperationUnsupported(command.request_id, type(command).__name__, ""))
 
-    async def append(self, command, name, segments) -> None:
+    async def append(self, command: Request, name: str, segments: MemorySegments) -> None:
         if self.store.take("drop_before_append"):
             self.transport.abort()
             return
@@ -351,7 +355,7 @@ class FakeStore:
 class FakeStream:
     """A stream of the `FakeController`: all segments ever, the current ones, and who follows whom."""
 
-    def __init__(self, config) -> None:
+    def __init__(self, config: StreamConfig) -> None:
         self.config = config
         self.ranges: dict[int, tuple[float, float]] = {}
         self.current: list[int] = []
@@ -384,12 +388,12 @@ class FakeController:
         snake = "".join("_" + c.lower() if c.isupper() else c for c in name)
         method = object.__getattribute__(self, "rpc_" + snake)
 
-        async def call(request, *, timeout=None):
+        async def call(request: Message, *, timeout: float | None = None) -> Message:
             return await method(request)
 
         return call
 
-    async def rpc_find_whole_tail(self, request) -> None:
+    async def rpc_find_whole_tail(self, request: added.WholeTailRequest) -> None:
         """Answer as Pravega's controller, which knows none of Penstock's calls."""
         raise grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata(), "unknown")
 
@@ -402,19 +406,19 @@ class FakeController:
     rpc_describe_accounts = rpc_find_whole_tail
     rpc_read_audit = rpc_find_whole_tail
 
-    def stream(self, info) -> FakeStream:
+    def stream(self, info: pb.StreamInfo) -> FakeStream:
         found = self.all.get((info.scope, info.stream))
         if found is None:
             raise grpc.aio.AioRpcError(grpc.StatusCode.NOT_FOUND, grpc.aio.Metadata(), grpc.aio.Metadata(), "no stream")
         return found
 
-    async def rpc_create_scope(self, request):
+    async def rpc_create_scope(self, request: pb.ScopeInfo) -> pb.CreateScopeStatus:
         if request.scope in self.scopes:
             return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SCOPE_EXISTS)
         self.scopes.add(request.scope)
         return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SUCCESS)
 
-    async def rpc_delete_scope(self, request):
+    async def rpc_delete_scope(self, request: pb.ScopeInfo) -> pb.DeleteScopeStatus:
         if request.scope not in self.scopes:
             return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SCOPE_NOT_FOUND)
         if any(scope == request.scope for scope, _ in [*self.all, *self.groups]):
@@ -422,13 +426,13 @@ class FakeController:
         self.scopes.discard(request.scope)
         return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
 
-    async def rpc_list_scopes(self, request):
+    async def rpc_list_scopes(self, request: pb.StreamInfo) -> object:
         # Pages of one, to show that the client asks for the next.
         names = [scope for scope in sorted(self.scopes) if scope > request.continuationToken.token][:1]
         token = pb.ContinuationToken(token=names[-1] if names else "")
         return pb.ScopesResponse(scopes=names, continuationToken=token)
 
-    async def rpc_create_stream(self, request):
+    async def rpc_create_stream(self, request: pb.StreamConfig) -> pb.CreateStreamStatus:
         info = request.streamInfo
         if info.scope not in self.scopes:
             return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SCOPE_NOT_FOUND)
@@ -444,17 +448,17 @@ class FakeController:
         stream.epochs.append(stream.first)
         return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SUCCESS)
 
-    async def rpc_get_stream_configuration(self, request):
+    async def rpc_get_stream_configuration(self, request: pb.StreamInfo) -> object:
         return self.stream(request).message
 
-    async def rpc_update_stream(self, request):
+    async def rpc_update_stream(self, request: pb.StreamInfo) -> object:
         self.stream(request.streamInfo).message = request
         return pb.UpdateStreamStatus(status=pb.UpdateStreamStatus.SUCCESS)
 
-    async def rpc_check_stream_exists(self, request):
+    async def rpc_check_stream_exists(self, request: pb.StreamInfo) -> pb.ExistsResponse:
         return pb.ExistsResponse(exists=(request.scope, request.stream) in self.all)
 
-    async def rpc_list_streams_in_scope(self, request):
+    async def rpc_list_streams_in_scope(self, request: pb.StreamsInScopeRequest) -> pb.StreamsInScopeResponse:
         scope = request.scope.scope
         if scope not in self.scopes:
             return pb.StreamsInScopeResponse(status=pb.StreamsInScopeResponse.SCOPE_NOT_FOUND)
@@ -466,14 +470,14 @@ class FakeController:
             continuationToken=pb.ContinuationToken(token=names[-1] if names else ""),
         )
 
-    async def rpc_seal_stream(self, request):
+    async def rpc_seal_stream(self, request: pb.StreamInfo) -> pb.UpdateStreamStatus:
         stream = self.stream(request)
         stream.is_sealed = True
         for number in stream.current:
             await self.store.segments.seal_segment(segment_name(request.scope, request.stream, number))
         return pb.UpdateStreamStatus(status=pb.UpdateStreamStatus.SUCCESS)
 
-    async def rpc_delete_stream(self, request):
+    async def rpc_delete_stream(self, request: pb.StreamInfo) -> pb.DeleteStreamStatus:
         stream = self.all.get((request.scope, request.stream))
         if stream is None:
             return pb.DeleteStreamStatus(status=pb.DeleteStreamStatus.STREAM_NOT_FOUND)
@@ -482,16 +486,16 @@ class FakeController:
         del self.all[request.scope, request.stream]
         return pb.DeleteStreamStatus(status=pb.DeleteStreamStatus.SUCCESS)
 
-    def range_of(self, info, number):
+    def range_of(self, info: pb.StreamInfo, number: int) -> pb.SegmentRange:
         low, high = self.stream(info).ranges[number]
         return pb.SegmentRange(segmentId=pb.SegmentId(streamInfo=info, segmentId=number), minKey=low, maxKey=high)
 
-    async def rpc_get_current_segments(self, request):
+    async def rpc_get_current_segments(self, request: pb.StreamInfo) -> pb.SegmentRanges:
         stream = self.stream(request)
         current = [] if stream.is_sealed else stream.current
         return pb.SegmentRanges(segmentRanges=[self.range_of(request, number) for number in current])
 
-    async def rpc_get_segments(self, request):
+    async def rpc_get_segments(self, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
         info = request.streamInfo
         locations = [
             pb.SegmentsAtTime.SegmentLocation(segmentId=pb.SegmentId(streamInfo=info, segmentId=number), offset=0)
@@ -499,7 +503,7 @@ class FakeController:
         ]
         return pb.SegmentsAtTime(segments=locations)
 
-    async def rpc_get_segments_immediately_following(self, request):
+    async def rpc_get_segments_immediately_following(self, request: pb.SegmentId) -> pb.SuccessorResponse:
         stream = self.stream(request.streamInfo)
         return pb.SuccessorResponse(
             segments=[
@@ -510,31 +514,31 @@ class FakeController:
             ]
         )
 
-    async def rpc_get_epoch_segments(self, request):
+    async def rpc_get_epoch_segments(self, request: pb.GetEpochSegmentsRequest) -> pb.SegmentRanges:
         epoch = self.stream(request.streamInfo).epochs[request.epoch]
         return pb.SegmentRanges(segmentRanges=[self.range_of(request.streamInfo, number) for number in epoch])
 
-    async def rpc_is_stream_cut_valid(self, request):
+    async def rpc_is_stream_cut_valid(self, request: pb.StreamCut) -> pb.StreamCutValidityResponse:
         ranges = self.stream(request.streamInfo).ranges
         known = set(request.cut) <= set(ranges)
         covered = known and sum(ranges[number][1] - ranges[number][0] for number in request.cut)
         return pb.StreamCutValidityResponse(response=known and abs(covered - 1.0) < 1e-9)
 
-    async def rpc_create_reader_group(self, request):
+    async def rpc_create_reader_group(self, request: pb.ReaderGroupConfiguration) -> pb.CreateReaderGroupResponse:
         reply = pb.CreateReaderGroupResponse
         if request.scope not in self.scopes:
             return reply(status=reply.SCOPE_NOT_FOUND)
         found = self.groups.setdefault((request.scope, request.readerGroupName), request)
         return reply(status=reply.SUCCESS, config=found)
 
-    async def rpc_get_reader_group_config(self, request):
+    async def rpc_get_reader_group_config(self, request: pb.ReaderGroupInfo) -> pb.ReaderGroupConfigResponse:
         reply = pb.ReaderGroupConfigResponse
         found = self.groups.get((request.scope, request.readerGroup))
         if found is None:
             return reply(status=reply.RG_NOT_FOUND)
         return reply(status=reply.SUCCESS, config=found)
 
-    async def rpc_update_reader_group(self, request):
+    async def rpc_update_reader_group(self, request: pb.ReaderGroupConfiguration) -> pb.UpdateReaderGroupResponse:
         reply = pb.UpdateReaderGroupResponse
         found = self.groups.get((request.scope, request.readerGroupName))
         if found is None:
@@ -548,7 +552,7 @@ class FakeController:
         await self.on_group_updated()
         return reply(status=reply.SUCCESS, generation=changed.generation)
 
-    async def rpc_get_segments_between(self, request):
+    async def rpc_get_segments_between(self, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
         start, end = dict(getattr(request, "from")), dict(request.to)
         if any(end.get(number, offset) < offset for number, offset in start.items()):
             raise grpc.aio.AioRpcError(
@@ -565,7 +569,7 @@ class FakeController:
             segments=[pb.SegmentId(streamInfo=info, segmentId=number) for number in sorted(found)]
         )
 
-    async def rpc_delete_reader_group(self, request):
+    async def rpc_delete_reader_group(self, request: pb.ReaderGroupInfo) -> pb.DeleteReaderGroupStatus:
         reply = pb.DeleteReaderGroupStatus
         found = self.groups.get((request.scope, request.readerGroup))
         if found is None or found.readerGroupId != request.readerGroupId:
@@ -573,7 +577,7 @@ class FakeController:
         del self.groups[request.scope, request.readerGroup]
         return reply(status=reply.SUCCESS)
 
-    async def rpc_create_key_value_table(self, request):
+    async def rpc_create_key_value_table(self, request: pb.KeyValueTableConfig) -> pb.CreateKeyValueTableStatus:
         reply = pb.CreateKeyValueTableStatus
         if request.scope not in self.scopes:
             return reply(status=reply.SCOPE_NOT_FOUND)
@@ -587,14 +591,16 @@ class FakeController:
             )
         return reply(status=reply.SUCCESS)
 
-    async def rpc_get_key_value_table_configuration(self, request):
+    async def rpc_get_key_value_table_configuration(
+        self, request: pb.KeyValueTableInfo
+    ) -> pb.KeyValueTableConfigResponse:
         reply = pb.KeyValueTableConfigResponse
         found = self.tables.get((request.scope, request.kvtName))
         if found is None:
             return reply(status=reply.TABLE_NOT_FOUND)
         return reply(status=reply.SUCCESS, config=found)
 
-    async def rpc_get_current_segments_key_value_table(self, request):
+    async def rpc_get_current_segments_key_value_table(self, request: pb.KeyValueTableInfo) -> pb.SegmentRanges:
         count = self.tables[request.scope, request.kvtName].partitionCount
         info = pb.StreamInfo(scope=request.scope, stream=request.kvtName)
         return pb.SegmentRanges(
@@ -606,7 +612,9 @@ class FakeController:
             ]
         )
 
-    async def rpc_list_key_value_tables_in_scope(self, request):
+    async def rpc_list_key_value_tables_in_scope(
+        self, request: pb.KVTablesInScopeRequest
+    ) -> pb.KVTablesInScopeResponse:
         scope, after = request.scope.scope, request.continuationToken.token
         reply = pb.KVTablesInScopeResponse
         if scope not in self.scopes:
@@ -618,7 +626,7 @@ class FakeController:
             continuationToken=pb.ContinuationToken(token=names[-1] if names else ""),
         )
 
-    async def rpc_delete_key_value_table(self, request):
+    async def rpc_delete_key_value_table(self, request: pb.KeyValueTableInfo) -> pb.DeleteKVTableStatus:
         reply = pb.DeleteKVTableStatus
         found = self.tables.pop((request.scope, request.kvtName), None)
         if found is None:
@@ -627,11 +635,11 @@ class FakeController:
             await self.store.segments.delete_table(segment_name(request.scope, f"{request.kvtName}_kvtable", number))
         return reply(status=reply.SUCCESS)
 
-    async def rpc_get_u_r_i(self, request):
+    async def rpc_get_u_r_i(self, request: pb.SegmentId) -> pb.NodeUri:
         self.uri_requests += 1
         return pb.NodeUri(endpoint="127.0.0.1", port=self.store.port)
 
-    async def rpc_create_transaction(self, request):
+    async def rpc_create_transaction(self, request: pb.CreateTxnRequest) -> pb.CreateTxnResponse:
         info = request.streamInfo
         low_bits = len(self.transactions) + 1
         self.transactions[low_bits] = "OPEN"
@@ -643,15 +651,15 @@ class FakeController:
             activeSegments=[self.range_of(info, number) for number in self.stream(info).current],
         )
 
-    async def rpc_ping_transaction(self, request):
+    async def rpc_ping_transaction(self, request: pb.PingTxnRequest) -> pb.PingTxnStatus:
         self.pings += 1
         self.pinged.set()
         return pb.PingTxnStatus(status=pb.PingTxnStatus.OK)
 
-    async def rpc_check_transaction_state(self, request):
+    async def rpc_check_transaction_state(self, request: pb.TxnRequest) -> pb.TxnState:
         return pb.TxnState(state=pb.TxnState.State.Value(self.transactions[request.txnId.lowBits]))
 
-    async def rpc_describe_transaction(self, request):
+    async def rpc_describe_transaction(self, request: added.DescribeTransactionRequest) -> added.TransactionDescription:
         state = self.transactions[request.txnId.lowBits]
         is_over = state == "ABORTED"
         reasons = added.TransactionDescription
@@ -661,7 +669,7 @@ class FakeController:
             abortReason=reasons.REQUESTED if is_over else reasons.NONE,
         )
 
-    async def rpc_commit_transaction(self, request):
+    async def rpc_commit_transaction(self, request: pb.TxnRequest) -> pb.TxnStatus:
         info, low_bits = request.streamInfo, request.txnId.lowBits
         if self.transactions[low_bits] not in ("OPEN", "COMMITTED"):
             return pb.TxnStatus(status=pb.TxnStatus.FAILURE)
@@ -671,7 +679,7 @@ class FakeController:
             await self.store.segments.merge_segments(name, [f"{name}#transaction.{0:016x}{low_bits:016x}"])
         return pb.TxnStatus(status=pb.TxnStatus.SUCCESS)
 
-    async def rpc_abort_transaction(self, request):
+    async def rpc_abort_transaction(self, request: pb.TxnRequest) -> pb.TxnStatus:
         info, low_bits = request.streamInfo, request.txnId.lowBits
         if self.transactions[low_bits] == "ABORTED":
             return pb.TxnStatus(status=pb.TxnStatus.SUCCESS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import socket
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from penstock.server.standalone import Standalone
 UNKNOWN = "store-1.invalid"
 
 
-def has_ipv6():
+def has_ipv6() -> bool:
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
             probe.bind(("::1", 0))
@@ -30,7 +31,7 @@ def has_ipv6():
     return True
 
 
-async def write(client):
+async def write(client: Client) -> None:
     writer = await client.event_writer("retail/a")
     try:
         await (await writer.write(b"event", routing_key="k"))
@@ -38,7 +39,7 @@ async def write(client):
         await writer.abandon()
 
 
-async def start(host, advertise):
+async def start(host: str, advertise: str) -> Standalone:
     server = Standalone(
         StandaloneSettings(is_memory=True, host=host, advertise=advertise, controller_port=0, segment_store_port=0)
     )
@@ -47,7 +48,7 @@ async def start(host, advertise):
 
 
 @pytest.mark.parametrize("call", ["write", "open a group"])
-async def test_a_client_names_an_address_that_does_not_resolve_within_seconds(call):
+async def test_a_client_names_an_address_that_does_not_resolve_within_seconds(call: str) -> None:
     """The bound holds although calls are repeated for a minute: no attempt can succeed."""
     server = await start("127.0.0.1", UNKNOWN)
     uri = f"tcp://127.0.0.1:{server.controller_port}"
@@ -62,12 +63,12 @@ async def test_a_client_names_an_address_that_does_not_resolve_within_seconds(ca
         await server.stop()
 
 
-async def test_a_name_that_was_resolved_before_counts_as_an_outage():
+async def test_a_name_that_was_resolved_before_counts_as_an_outage() -> None:
     """The names of restarting containers are missing for a while: the client has to outlast that."""
     server = await start("127.0.0.1", "")
     host = ["localhost"]
 
-    async def resolver(segment):
+    async def resolver(segment: str) -> tuple[str, int]:
         return host[0], server.segment_store_port
 
     settings = ClientSettings()
@@ -77,7 +78,7 @@ async def test_a_name_that_was_resolved_before_counts_as_an_outage():
         loop = asyncio.get_running_loop()
         original = loop.create_connection
 
-        async def fail(*arguments, **options):
+        async def fail(*arguments: Any, **options: Any) -> Any:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
         loop.create_connection = fail  # type: ignore[method-assign]
@@ -99,7 +100,7 @@ async def test_a_name_that_was_resolved_before_counts_as_an_outage():
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 @pytest.mark.parametrize("reached_at", ["127.0.0.1", "::1"])
-async def test_a_server_on_all_ipv6_addresses_is_reached_over_ipv4_too(reached_at):
+async def test_a_server_on_all_ipv6_addresses_is_reached_over_ipv4_too(reached_at: str) -> None:
     server = await start("::", reached_at)
     try:
         host = f"[{reached_at}]" if ":" in reached_at else reached_at
@@ -117,7 +118,7 @@ async def test_a_server_on_all_ipv6_addresses_is_reached_over_ipv4_too(reached_a
         await server.stop()
 
 
-async def test_names_are_checked_as_clients_resolve_them():
+async def test_names_are_checked_as_clients_resolve_them() -> None:
     assert await can_resolve("127.0.0.1", 5)
     assert await can_resolve("localhost", 5)
     assert not await can_resolve(UNKNOWN, 5)

@@ -72,7 +72,7 @@ async def use(thing: object) -> None:
 
 
 @pytest.mark.parametrize("name", OPENERS)
-async def test_everything_is_opened_by_await_and_by_async_with(uri: str, name) -> None:
+async def test_everything_is_opened_by_await_and_by_async_with(uri: str, name: str) -> None:
     """`await`, `async with`, and both at once."""
     async with aio.connect(uri) as client:
         await use(await OPENERS[name](client))
@@ -98,7 +98,7 @@ async def test_a_reader_is_opened_as_everything_is(uri: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPENERS)
-def test_everything_blocking_is_a_context_manager_and_closes_twice(uri: str, name) -> None:
+def test_everything_blocking_is_a_context_manager_and_closes_twice(uri: str, name: str) -> None:
     """Also after its client was closed. What was closed leaves no warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")

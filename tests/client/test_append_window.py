@@ -10,21 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.writing.ack import AckState, follow, settle
-from penstock.client.writing.append_window import AppendWindow, WindowLimits
+from penstock.client.writing.append_window import AppendWindow, Block, WindowLimits
 from penstock.model.errors import ProtocolError
 from penstock.model.events import EVENT_LENGTH_MAX, split_events
-from penstock.model.segments import NO_VALUE
+from penstock.model.segments import NO_VALUE, Buffer
 
 LIMITS = WindowLimits(
     block_bytes_max=100, pipelined_block_bytes_min=50, in_flight_block_count_max=3, in_flight_bytes_max=250
 )
 
 
-def new_window(limits=LIMITS):
+def new_window(limits: WindowLimits = LIMITS) -> AppendWindow:
     return AppendWindow(limits, AckState)
 
 
-def add(window, size, key="k"):
+def add(window: AppendWindow, size: int, key: str = "k") -> AckState:
     return window.add(b"x" * (size - 8), key, size)
 
 
@@ -32,7 +32,7 @@ def test_single_event_is_sent_at_once_with_number_one() -> None:
     window = new_window()
     add(window, 20)
     block = window.next_to_send(0.0)
-    assert (block.last_number, block.event_count, len(block.framed())) == (1, 1, 20)
+    assert (block.last_number, block.event_count, len(block.framed())) == (1, 1, 20)  # type: ignore[union-attr]
     assert window.next_to_send(0.0) is None
     assert not window.is_empty
     assert window.acknowledge(1, 0.0) == [block]
@@ -48,7 +48,7 @@ def test_small_events_collect_while_a_block_is_in_flight() -> None:
     assert window.next_to_send(0.0) is None
     add(window, 20)  # 60 bytes: worth a block of their own.
     second = window.next_to_send(0.0)
-    assert (second.event_count, second.last_number) == (3, 4)
+    assert (second.event_count, second.last_number) == (3, 4)  # type: ignore[union-attr]
     assert window.acknowledge(4, 0.0) == [first, second]
 
 
@@ -68,7 +68,7 @@ def test_full_block_is_closed_and_the_limits_of_the_wire_hold() -> None:
 def test_block_larger_than_the_window_is_sent_alone() -> None:
     window = new_window()
     add(window, 1000)
-    assert window.next_to_send(0.0).size_bytes == 1000
+    assert window.next_to_send(0.0).size_bytes == 1000  # type: ignore[union-attr]
 
 
 def test_large_event_travels_alone() -> None:
@@ -80,10 +80,10 @@ def test_large_event_travels_alone() -> None:
     assert window.next_to_send(0.0) is None
     window.acknowledge(1, 0.0)
     large = window.next_to_send(0.0)
-    assert large.is_large
+    assert large.is_large  # type: ignore[union-attr]
     assert window.next_to_send(0.0) is None
-    window.settle_unnumbered(large)
-    assert window.next_to_send(0.0).last_number == 2
+    window.settle_unnumbered(large)  # type: ignore[arg-type]
+    assert window.next_to_send(0.0).last_number == 2  # type: ignore[union-attr]
 
 
 def test_reconnect_sends_the_rest_again_with_the_same_numbers() -> None:
@@ -98,7 +98,7 @@ def test_reconnect_sends_the_rest_again_with_the_same_numbers() -> None:
     assert window.reconnect(1) == []
     assert window.reconnect(3) == blocks[1:]
     add(window, 20)
-    assert window.next_to_send(0.0).last_number == 4
+    assert window.next_to_send(0.0).last_number == 4  # type: ignore[union-attr]
 
 
 def test_new_writer_has_no_number_stored() -> None:
@@ -111,7 +111,7 @@ def test_new_writer_has_no_number_stored() -> None:
 
 
 @pytest.mark.parametrize("stored", [NO_VALUE, 0, 2, 4])
-def test_impossible_stored_numbers_are_refused(stored) -> None:
+def test_impossible_stored_numbers_are_refused(stored: int) -> None:
     # Blocks of 1, 2 and 3 events; 1 acknowledged; then only 1, 3 and 6 are possible.
     window = new_window()
     for count in (1, 2, 3):
@@ -140,7 +140,7 @@ def test_taking_all_gives_events_and_keys_back_in_order() -> None:
     for index in range(6):
         window.add(b"%d" % index, f"k{index}", 40)
     window.add_framed(b"\0\0\0\0\0\0\0\1!", 1, ["last"])
-    window.next_to_send(0.0).framed()
+    window.next_to_send(0.0).framed()  # type: ignore[union-attr]
     blocks = window.take_all()
     assert [event for block in blocks for event in block.payloads()] == [b"%d" % i for i in range(6)] + [b"!"]
     assert [key for block in blocks for key in block.keys] == [f"k{i}" for i in range(6)] + ["last"]
@@ -160,17 +160,17 @@ def test_late_hashed_keys_stay_with_their_events(is_framed: bool) -> None:
         window.add_keyed([event for event, _ in run], partial(list, [key for _, key in run]), 9 * 5)
     block = window.open
     if is_framed:
-        block.framed()
-    found = []
-    while block.event_count:
-        events, keys = block.cut(1000, 7)
+        block.framed()  # type: ignore[union-attr]
+    found: list[tuple[bytes, str | None]] = []
+    while block.event_count:  # type: ignore[union-attr]
+        events, keys = block.cut(1000, 7)  # type: ignore[union-attr]
         found += zip(map(bytes, events), keys, strict=True)
     assert found == written
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_every_event_is_stored_once_in_order_under_any_fault(data) -> None:
+def test_every_event_is_stored_once_in_order_under_any_fault(data: st.DataObject) -> None:
     # A model store applies blocks, loses connections with any prefix of the wire applied, and loses acks.
     window = new_window()
     stored: list[bytes] = []
@@ -180,7 +180,7 @@ def test_every_event_is_stored_once_in_order_under_any_fault(data) -> None:
     count = 0
     acknowledged = 0
 
-    def apply(block) -> None:
+    def apply(block: Block) -> None:
         nonlocal last_stored
         first = block.last_number - block.event_count + 1
         assert first == (1 if last_stored == NO_VALUE else last_stored + 1)
@@ -240,7 +240,7 @@ def test_ack_follows_its_parts() -> None:
     st.booleans(),
 )
 def test_a_split_block_keeps_its_events_and_keys_in_order_within_the_bounds(
-    events, bounds, is_framed, is_added_to
+    events: list[bytes], bounds: list[tuple[int, int]], is_framed: bool, is_added_to: bool
 ) -> None:
     """Framed or not, and also when it is added to in between: at least one each time, and nothing twice."""
     window = AppendWindow(replace(LIMITS, block_bytes_max=100_000), AckState)
@@ -249,7 +249,7 @@ def test_a_split_block_keeps_its_events_and_keys_in_order_within_the_bounds(
     (block,) = window.pending()
     if is_framed:
         window.next_to_send(0.0).framed()  # type: ignore[union-attr]
-    cut = []
+    cut: list[tuple[Buffer, str | None]] = []
     while block.event_count:
         bytes_max, count_max = bounds[len(cut) % len(bounds)]
         some, keys = block.cut(bytes_max, count_max)

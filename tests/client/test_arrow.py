@@ -27,7 +27,7 @@ CASES = {
 @pytest.mark.parametrize("events", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
 @pytest.mark.parametrize("bytes_max", [1, 100, 1 << 20])
-def test_framing_an_array_equals_framing_a_list(events, kind, bytes_max: int) -> None:
+def test_framing_an_array_equals_framing_a_list(events: list[bytes], kind: object, bytes_max: int) -> None:
     array = pa.array(events, kind)
     blocks = [(bytes(data), count) for data, count in frame_array(array, bytes_max)]
     assert b"".join(data for data, _ in blocks) == frame_events(events)
@@ -47,7 +47,7 @@ def test_slices_and_chunks_are_framed_right() -> None:
 
 @pytest.mark.parametrize("events", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("cut", [0, 1, 8, 9])
-def test_unframing_leaves_a_cut_event(events, cut: int) -> None:
+def test_unframing_leaves_a_cut_event(events: list[bytes], cut: int) -> None:
     whole = frame_events(events)
     data = whole + frame_events([b"123456789"])[:cut]
     payloads, starts, consumed = unframe(data)
@@ -82,7 +82,9 @@ def test_a_head_may_hold_several_events() -> None:
     cut=st.binary(max_size=30),
     is_bad=st.booleans(),
 )
-def test_a_head_with_data_gives_the_same_events_as_their_concatenation(events, head, cut, is_bad) -> None:
+def test_a_head_with_data_gives_the_same_events_as_their_concatenation(
+    events: list[bytes], head: bytes | None, cut: bytes, is_bad: bool
+) -> None:
     # Against the chain of lengths, event by event: of one length and not, whole, cut, and not events at all.
     first = b"" if head is None else frame_events([head])
     data = frame_events(events) + (b"\xff" * 8 if is_bad else frame_events([cut])[:-1])

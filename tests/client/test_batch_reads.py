@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.client.reading.batch_reads import BatchRange
+from penstock.client.client import Client
+from penstock.client.reading.batch_reads import BatchRange, BatchReader
 from penstock.model.errors import (
     ClosedError,
     CorruptionError,
@@ -18,24 +21,27 @@ from penstock.model.errors import (
 from penstock.model.policies import Scaling
 from penstock.model.stream_cuts import StreamCut
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+
 STREAM = "retail/orders"
 
 
-async def write(client, first, count, size=0):
+async def write(client: Client, first: int, count: int, size: int = 0) -> None:
     async with client.event_writer(STREAM) as writer:
         for index in range(first, first + count):
             await writer.write((b"%d" % index).ljust(size, b"."), routing_key=str(index))
 
 
-async def numbers(events):
+async def numbers(events: AsyncIterator[Any]) -> list[int]:
     return [int(event.data.rstrip(b".")) async for event in events]
 
 
-async def all_numbers(batch):
+async def all_numbers(batch: BatchReader) -> list[int]:
     return sorted([number for part in batch.ranges for number in await numbers(batch.events(part))])
 
 
-async def test_everything_between_two_cuts_is_read_once_across_a_scale(cluster):
+async def test_everything_between_two_cuts_is_read_once_across_a_scale(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM, scaling=Scaling.fixed(2))
         await write(client, 0, 100)
@@ -61,7 +67,7 @@ async def test_everything_between_two_cuts_is_read_once_across_a_scale(cluster):
             assert [each async for each in batch.read_all()] == []
 
 
-async def test_ranges_are_values_that_another_process_may_read(cluster):
+async def test_ranges_are_values_that_another_process_may_read(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM, scaling=Scaling.fixed(2))
         await write(client, 0, 50)
@@ -74,7 +80,7 @@ async def test_ranges_are_values_that_another_process_may_read(cluster):
             assert sorted(some + await all_numbers(rest)) == list(range(50))
 
 
-async def test_long_ranges_are_cut_where_appends_began(cluster):
+async def test_long_ranges_are_cut_where_appends_began(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         for first in range(0, 100, 10):
@@ -86,7 +92,7 @@ async def test_long_ranges_are_cut_where_appends_began(cluster):
             assert await all_numbers(batch) == list(range(100))
 
 
-async def test_ranges_are_read_at_the_same_time(cluster):
+async def test_ranges_are_read_at_the_same_time(cluster: Cluster) -> None:
     async with cluster.client(read_bytes=100) as client:
         await client.create_stream(STREAM, scaling=Scaling.fixed(5))
         await write(client, 0, 300)
@@ -96,11 +102,11 @@ async def test_ranges_are_read_at_the_same_time(cluster):
             # One that stops early leaves nothing behind.
             reading = batch.read_all()
             await anext(reading)
-            await reading.aclose()
+            await reading.aclose()  # type: ignore[attr-defined]
         assert not [task for task in asyncio.all_tasks() if "batch reader" in task.get_name()]
 
 
-async def test_an_error_in_one_range_is_raised(cluster):
+async def test_an_error_in_one_range_is_raised(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM, scaling=Scaling.fixed(3))
         await write(client, 0, 30)
@@ -113,7 +119,7 @@ async def test_an_error_in_one_range_is_raised(cluster):
                 await numbers(batch.events(part))
 
 
-async def test_events_come_as_arrow_record_batches(cluster):
+async def test_events_come_as_arrow_record_batches(cluster: Cluster) -> None:
     pytest.importorskip("pyarrow")
     async with cluster.client(read_bytes=64) as client:
         await client.create_stream(STREAM)
@@ -130,7 +136,7 @@ async def test_events_come_as_arrow_record_batches(cluster):
         assert len(rows) == 42
 
 
-async def test_unreadable_input_is_refused(cluster):
+async def test_unreadable_input_is_refused(cluster: Cluster) -> None:
     async with cluster.client() as client:
         with pytest.raises(NoSuchStreamError):
             await client.batch(STREAM)
@@ -157,7 +163,7 @@ async def test_unreadable_input_is_refused(cluster):
             await client.batch(STREAM, start=StreamCut("retail", "orders", {0: 0}))
 
 
-async def test_a_closed_batch_refuses(cluster):
+async def test_a_closed_batch_refuses(cluster: Cluster) -> None:
     async with cluster.client(read_bytes=32) as client:
         await client.create_stream(STREAM)
         await write(client, 0, 20)
@@ -172,7 +178,7 @@ async def test_a_closed_batch_refuses(cluster):
 
 
 @pytest.mark.parametrize("tail", [b"", b"more bytes"])
-async def test_a_batch_delivers_the_events_before_damage_and_then_raises(cluster, tail):
+async def test_a_batch_delivers_the_events_before_damage_and_then_raises(cluster: Cluster, tail: bytes) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         await write(client, 0, 5)
@@ -191,6 +197,6 @@ async def test_a_batch_delivers_the_events_before_damage_and_then_raises(cluster
             assert sum(rows) == 5
 
 
-async def _collect(batches, lengths):
+async def _collect(batches: AsyncIterator[Any], lengths: list[Any]) -> None:
     async for batch in batches:
         lengths.append(len(batch))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from random import Random
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.message import Message
 
 from penstock.client.client import Client
 from penstock.client.controller.controller import ControllerClient, parse_controller_uri
@@ -28,6 +30,7 @@ from penstock.model.errors import (
     TransactionError,
     UnsupportedOperationError,
 )
+from penstock.model.errors.root import PenstockError
 from penstock.model.names import SegmentId
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.stream_cuts import StreamCut
@@ -41,11 +44,11 @@ class Script(ControllerServiceServicer):
     """Answers each call with the next scripted answer: a message, or a status code to fail with."""
 
     def __init__(self) -> None:
-        self.answers = []
-        self.requests = []
+        self.answers: list[Any] = []
+        self.requests: list[Any] = []
 
 
-async def _answer(self, request, context):
+async def _answer(self: object, request: Message, context: object) -> Message:
     self.requests.append(request)
     answer = self.answers.pop(0)
     if isinstance(answer, grpc.StatusCode):
@@ -86,7 +89,9 @@ async def test_transient_errors_are_retried(script: Script) -> None:
         (grpc.StatusCode.UNAUTHENTICATED, AuthenticationError),
     ],
 )
-async def test_permanent_errors_are_not_retried(script: Script, code, error) -> None:
+async def test_permanent_errors_are_not_retried(
+    script: Script, code: grpc.StatusCode, error: type[PenstockError]
+) -> None:
     script.answers = [code]
     with pytest.raises(error, match="on purpose"):
         await script.client.current_segments("a", "b")
@@ -175,7 +180,9 @@ CREATE, UPDATE, DELETE = pb.CreateStreamStatus, pb.UpdateStreamStatus, pb.Delete
         ),
     ],
 )
-async def test_refusals_have_their_types(script: Script, call, answer, error) -> None:
+async def test_refusals_have_their_types(
+    script: Script, call: Callable[..., Any], answer: Message, error: type[PenstockError]
+) -> None:
     script.answers = [answer]
     with pytest.raises(error):
         await call(script.client)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,7 +213,7 @@ def damage(bench: Bench) -> None:
     ],
 )
 async def test_after_a_failed_chunk_read_the_rest_is_read_from_the_store(
-    bench: Bench, harm, error: type[PenstockError], direct_bytes: int
+    bench: Bench, harm: Callable[..., Any], error: type[PenstockError], direct_bytes: int
 ) -> None:
     """The store still has it in memory. Nothing is read twice or skipped; bytes verified before stay valid."""
     harm(bench)

@@ -27,7 +27,7 @@ async def write(client: Client, first: int, count: int) -> None:
             await writer.write(f"{KEYS[number % len(KEYS)]} {number}".encode(), KEYS[number % len(KEYS)])
 
 
-async def scaled_stream(cluster, client: Client) -> list[StreamCut]:
+async def scaled_stream(cluster: Cluster, client: Client) -> list[StreamCut]:
     """Make a stream of 2 segments, 3, and 1, with 400 events in each time; return the tails after each 400."""
     from penstock.model.policies import Scaling
 

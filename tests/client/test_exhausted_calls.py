@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from enum import Enum
 from random import Random
 
 import grpc.aio
@@ -21,6 +23,7 @@ from penstock.model.errors import (
     StorageFullError,
     UnacknowledgedStorageFullError,
 )
+from penstock.model.errors.root import PenstockError
 from penstock.rpc import STORAGE_FULL_KEY
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.controller_pb2_grpc import ControllerServiceServicer, add_ControllerServiceServicer_to_server
@@ -33,13 +36,13 @@ class Answers(ControllerServiceServicer):
     """Hangs where a scope is called "hang", and is out of something where it has another name."""
 
     def __init__(self) -> None:
-        self.calls = []
+        self.calls: list[str] = []
         self.hanging = asyncio.Event()
 
-    async def checkScopeExists(self, request, context):
+    async def checkScopeExists(self, request: pb.ScopeInfo, context: object) -> object:
         return await self.createScope(request, context)
 
-    async def createScope(self, request, context) -> None:
+    async def createScope(self, request: pb.ScopeInfo, context: object) -> None:
         self.calls.append(request.scope)
         if request.scope == "hang":
             self.hanging.set()
@@ -48,13 +51,15 @@ class Answers(ControllerServiceServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room", ((STORAGE_FULL_KEY, "1"),))
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests today")
 
-    async def listScopes(self, request, context):
+    async def listScopes(self, request: pb.ScopesRequest, context: object) -> pb.ScopesResponse:
         self.calls.append("listScopes")
         return pb.ScopesResponse(scopes=["x" * 2 * LIMIT])
 
 
 @asynccontextmanager
-async def serving(*, calls_max=None, sends_max=-1, **changes):
+async def serving(
+    *, calls_max: int | None = None, sends_max: int = -1, **changes: int
+) -> AsyncIterator[tuple[ControllerClient, Answers]]:
     answers = Answers()
     options = [("grpc.max_receive_message_length", LIMIT), ("grpc.max_send_message_length", sends_max)]
     server = grpc.aio.server(maximum_concurrent_rpcs=calls_max, options=options)
@@ -86,7 +91,7 @@ async def test_a_too_long_request_is_not_retried() -> None:
     [({"sends_max": LIMIT}, "message_bytes"), ({"controller_reply_bytes_max": LIMIT}, "controller_reply_bytes")],
     ids=["for the controller", "for the client"],
 )
-async def test_a_too_long_reply_names_the_limit_that_it_exceeds(options, setting: str) -> None:
+async def test_a_too_long_reply_names_the_limit_that_it_exceeds(options: dict[str, int], setting: str) -> None:
     async with serving(**options) as (client, answers):
         with pytest.raises(ReplyTooLongError, match=rf"\({setting}_max"):
             async for _ in client.scopes():
@@ -115,7 +120,9 @@ async def test_a_controller_with_too_many_calls_has_no_full_disk() -> None:
         ("busy", REFUSED, OutcomeUnknownError, ControllerUnavailableError),
     ],
 )
-async def test_only_the_controllers_own_code_means_a_full_disk(scope: str, why, of_change, of_query) -> None:
+async def test_only_the_controllers_own_code_means_a_full_disk(
+    scope: str, why: str, of_change: type[OutcomeUnknownError], of_query: type[PenstockError]
+) -> None:
     """Of another cause, as a proxy's limit of requests, it is not known whether anything was done."""
     async with serving() as (client, answers):
         said = asyncio.ensure_future(client.create_scope(scope))
@@ -147,7 +154,7 @@ async def test_only_the_controllers_own_code_means_a_full_disk(scope: str, why, 
 def test_causes_follow_from_grpc_status_and_details(details: str | None, cause: Exhaustion) -> None:
     """The texts of gRPC's core, and of Java's servers; a full disk by what the controller adds alone."""
 
-    def error(code, **metadata):
+    def error(code: Enum, **metadata: str) -> Exception:
         return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*metadata.items()), details)
 
     assert cause_of(error(grpc.StatusCode.RESOURCE_EXHAUSTED)) is cause

@@ -47,7 +47,7 @@ def public(kind: type) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", sorted(set(aio.__all__) - NO_TWIN))
-def test_a_blocking_class_has_all_members_of_the_async_one(name) -> None:
+def test_a_blocking_class_has_all_members_of_the_async_one(name: str) -> None:
     """Each public member, with the same parameters: what is for the client's own parts alone is not public."""
     omitted = {"abandon", "is_open", "is_closed", "current_end"} if name in FILES else set()
     ours, theirs = public(getattr(sync, name)), public(getattr(aio, name))
@@ -63,7 +63,7 @@ def test_a_blocking_class_has_all_members_of_the_async_one(name) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(sync.__all__)))
-def test_docstrings_of_blocking_classes_do_not_mention_await(name) -> None:
+def test_docstrings_of_blocking_classes_do_not_mention_await(name: str) -> None:
     """Every public member has one, and none of them says `await`."""
     kind = getattr(sync, name)
     own = {member for base in kind.__mro__ if base.__module__.startswith("penstock") for member in vars(base)}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from penstock.client.client import Client
 from penstock.client.controller.reader_group_calls import RegisteredGroup
 from penstock.client.groups import reader_group_state as rgs
 from penstock.client.groups.group_state import GroupState, HeldSegment
+from penstock.client.groups.reader_group import GroupDescription, ReaderGroup
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import GroupRetention
@@ -104,7 +106,7 @@ def test_streams_that_go_leave_the_checkpoint_and_the_interval_follows() -> None
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_each_one_taken_is_a_place_that_was_stored_after_it_was_begun(data) -> None:
+def test_each_one_taken_is_a_place_that_was_stored_after_it_was_begun(data: st.DataObject) -> None:
     """Whatever readers do, no reader is awaited without end, and no checkpoint lies before the previous one."""
     state = with_readers("a", "b")
     behind: dict[str, int] = {}
@@ -155,14 +157,14 @@ def stream() -> str:
     return f"checked-{next(_names)}/orders"
 
 
-async def write(client, stream) -> None:
+async def write(client: Client, stream: str) -> None:
     await client.create_stream(stream, exist_ok=True)
     async with client.event_writer(stream) as writer:
         for number in range(5):
             await writer.write(b"%d" % number, routing_key="k")
 
 
-async def until(group, condition):
+async def until(group: ReaderGroup, condition: Callable[..., Any]) -> GroupDescription:
     async with asyncio.timeout(60):
         while not condition(found := await group.describe()):  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)

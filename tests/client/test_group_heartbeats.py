@@ -3,42 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from penstock.client.client import Client
 from penstock.client.groups import reader_group_state as rgs
 from penstock.client.groups.group_heartbeats import heartbeat_key
 from penstock.client.groups.group_state import FORMAT_VERSION, GroupState
-from penstock.client.groups.group_watch import WATCHER_COUNT
+from penstock.client.groups.group_watch import WATCHER_COUNT, Sign
 from penstock.client.groups.membership import GroupMembership
+from penstock.client.groups.reader import Reader
+from penstock.client.groups.reader_group import ReaderGroup
 from penstock.client.groups.reader_group_record import GroupRecord
 from penstock.model.errors import LaterVersionError
 from penstock.model.names import reader_group_table
 from penstock.model.policies import Scaling
-from penstock.model.segments import VERSION_ANY, TableUpdate
+from penstock.model.segments import VERSION_ANY, TableEntry, TableUpdate
+
+if TYPE_CHECKING:
+    from client.conftest import Cluster
 
 STREAM = "retail/orders"
 FAST = {"position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_timeout_s": 0.6}
 
 
-async def until(condition):
+async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # what the condition reads gives no notice
             await asyncio.sleep(0.01)
 
 
-def entries_of(cluster, group):
+def entries_of(cluster: Cluster, group: ReaderGroup) -> dict[bytes, TableEntry]:
     table = reader_group_table(group.scope, group._record.group_id)
     return cluster.store.segments._table(table).entries
 
 
-def stored_state(cluster, group):
+def stored_state(cluster: Cluster, group: ReaderGroup) -> GroupState:
     return GroupState.decode(entries_of(cluster, group)[b"state"].value)
 
 
-async def balanced_group(stack, client, count):
+async def balanced_group(stack: AsyncExitStack, client: Client, count: int) -> tuple[ReaderGroup, list[Reader]]:
     """A group whose readers hold a segment each, and have nothing to read."""
     await client.create_stream(STREAM, scaling=Scaling.fixed(count), exist_ok=True)
     group = await stack.enter_async_context(client.reader_group("audit", [STREAM]))
@@ -48,12 +56,12 @@ async def balanced_group(stack, client, count):
 
 
 @pytest.fixture
-async def stack():
+async def stack() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as made:
         yield made
 
 
-async def test_idle_readers_show_that_they_are_alive_beside_the_record(cluster, stack):
+async def test_idle_readers_show_that_they_are_alive_beside_the_record(cluster: Cluster, stack: AsyncExitStack) -> None:
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, readers = await balanced_group(stack, client, 3)
     entries = entries_of(cluster, group)
@@ -62,23 +70,25 @@ async def test_idle_readers_show_that_they_are_alive_beside_the_record(cluster, 
     revision = entries[b"state"].version
     for _ in range(3):
         seen = {key: entries[key].version for key in keys}
-        await until(lambda seen=seen: all(entries[key].version > seen[key] for key in keys))
+        await until(lambda seen=seen: all(entries[key].version > seen[key] for key in keys))  # type: ignore[misc]
     assert entries[b"state"].version == revision
     assert stored_state(cluster, group).readers.keys() == {reader.name for reader in readers}
 
 
-async def test_heartbeats_and_polls_of_one_client_are_one_request_each(cluster, stack, monkeypatch):
+async def test_heartbeats_and_polls_of_one_client_are_one_request_each(
+    cluster: Cluster, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Heartbeats are durable writes in the store: a group of many readers in few clients makes few of them."""
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, readers = await balanced_group(stack, client, 5)
     put, read = [], []
     table_put, table_get = client._segment_client.table_put, client._segment_client.table_get
 
-    async def counted_put(table, updates):
+    async def counted_put(table: str, updates: list[TableUpdate]) -> Sequence[int]:
         put.append(sorted(update.key for update in updates))
         return await table_put(table, updates)
 
-    async def counted_get(table, keys):
+    async def counted_get(table: str, keys: list[bytes]) -> Sequence[TableEntry | None]:
         read.append(sorted(keys))
         return await table_get(table, keys)
 
@@ -91,7 +101,9 @@ async def test_heartbeats_and_polls_of_one_client_are_one_request_each(cluster, 
     assert all(found == [*keys, b"revision"] for found in read)
 
 
-async def test_polls_of_an_unchanged_record_cost_an_idle_reader_nothing(cluster, stack, monkeypatch):
+async def test_polls_of_an_unchanged_record_cost_an_idle_reader_nothing(
+    cluster: Cluster, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the first reader by name, which does the group's work, makes a pass over the record after each poll."""
     client = await stack.enter_async_context(cluster.client(**{**FAST, "reader_timeout_s": 60.0}))
     group, readers = await balanced_group(stack, client, 5)
@@ -100,11 +112,15 @@ async def test_polls_of_an_unchanged_record_cost_an_idle_reader_nothing(cluster,
     passed, polled = [], []
     pass_over, poll = GroupMembership._poll_record, GroupRecord.poll
 
-    async def counted_pass(self, found, *, is_beat):
+    async def counted_pass(
+        self: GroupMembership, found: tuple[GroupState, Mapping[str, Sign]] | None, *, is_beat: bool
+    ) -> None:
         passed.append(self.name)
         await pass_over(self, found, is_beat=is_beat)
 
-    async def counted_poll(self, names, age_s):
+    async def counted_poll(
+        self: GroupRecord, names: Collection[str], age_s: float
+    ) -> tuple[GroupState, Mapping[str, bytes]]:
         polled.append(names)
         return await poll(self, names, age_s)
 
@@ -114,7 +130,7 @@ async def test_polls_of_an_unchanged_record_cost_an_idle_reader_nothing(cluster,
     assert set(passed) <= {"r00"}
 
 
-async def test_an_idle_reader_stores_the_position_after_an_event(cluster, stack):
+async def test_an_idle_reader_stores_the_position_after_an_event(cluster: Cluster, stack: AsyncExitStack) -> None:
     """Also if it compared its positions with the record before, and found nothing to store."""
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, readers = await balanced_group(stack, client, 2)
@@ -126,7 +142,7 @@ async def test_an_idle_reader_stores_the_position_after_an_event(cluster, stack)
         while await reader.read(0.2) is not None:
             pass
 
-    def stored():
+    def stored() -> dict[str, int]:
         state = stored_state(cluster, group)
         return {segment: held.offset for each in state.readers.values() for segment, held in each.segments.items()}
 
@@ -135,11 +151,11 @@ async def test_an_idle_reader_stores_the_position_after_an_event(cluster, stack)
     await until(lambda: stored() == ends)
 
 
-async def test_the_tasks_of_a_client_end_with_its_last_reader(cluster, stack):
+async def test_the_tasks_of_a_client_end_with_its_last_reader(cluster: Cluster, stack: AsyncExitStack) -> None:
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, readers = await balanced_group(stack, client, 2)
 
-    def running():
+    def running() -> list[str]:
         return [task.get_name() for task in asyncio.all_tasks() if "group audit" in task.get_name()]
 
     assert len(running()) == 2
@@ -153,13 +169,15 @@ async def test_the_tasks_of_a_client_end_with_its_last_reader(cluster, stack):
     assert not running()
 
 
-async def test_a_poll_of_an_unchanged_record_does_not_read_it(cluster, stack, monkeypatch):
+async def test_a_poll_of_an_unchanged_record_does_not_read_it(
+    cluster: Cluster, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, _ = await balanced_group(stack, client, 2)
     read = []
     table_get = client._segment_client.table_get
 
-    async def counted(table, keys):
+    async def counted(table: str, keys: list[bytes]) -> Sequence[TableEntry | None]:
         read.append(list(keys))
         return await table_get(table, keys)
 
@@ -176,7 +194,9 @@ async def test_a_poll_of_an_unchanged_record_does_not_read_it(cluster, stack, mo
 
 
 @pytest.mark.parametrize("dead", [[0], [WATCHER_COUNT + 1], list(range(WATCHER_COUNT)), list(range(1, 6))])
-async def test_any_monitoring_reader_detects_dead_readers(cluster, stack, dead, caplog):
+async def test_any_monitoring_reader_detects_dead_readers(
+    cluster: Cluster, stack: AsyncExitStack, dead: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     """One of the first, one of the rest, all that watch the rest, and all but the first."""
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, readers = await balanced_group(stack, client, 6)
@@ -189,7 +209,9 @@ async def test_any_monitoring_reader_detects_dead_readers(cluster, stack, dead, 
     await until(lambda: sum(len(reader.segments) for reader in left) == 6)
 
 
-async def test_readers_whose_heartbeats_lose_their_replies_are_not_expelled(cluster, stack, caplog):
+async def test_readers_whose_heartbeats_lose_their_replies_are_not_expelled(
+    cluster: Cluster, stack: AsyncExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, readers = await balanced_group(stack, client, 2)
     entries = entries_of(cluster, group)
@@ -198,13 +220,15 @@ async def test_readers_whose_heartbeats_lose_their_replies_are_not_expelled(clus
     for _ in range(4):
         seen = entries[key].version
         cluster.store.faults["drop_after_table_put"] = 1
-        await until(lambda seen=seen: entries[key].version > seen and not cluster.store.faults["drop_after_table_put"])
+        await until(lambda seen=seen: entries[key].version > seen and not cluster.store.faults["drop_after_table_put"])  # type: ignore[misc]
     await asyncio.sleep(FAST["reader_timeout_s"])
     assert "declared" not in caplog.text
     assert stored_state(cluster, group).readers.keys() == {reader.name for reader in readers}
 
 
-async def test_a_reader_whose_change_of_the_record_takes_long_is_not_expelled(cluster, stack, caplog, monkeypatch):
+async def test_a_reader_whose_change_of_the_record_takes_long_is_not_expelled(
+    cluster: Cluster, stack: AsyncExitStack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For three times as long as the time-out no change of its client gets through."""
     client = await stack.enter_async_context(cluster.client(**FAST))
     other = await stack.enter_async_context(cluster.client(**FAST))
@@ -216,7 +240,7 @@ async def test_a_reader_whose_change_of_the_record_takes_long_is_not_expelled(cl
     await until(lambda: len(first.segments) == len(second.segments) == 1)
     table_put, may_write = client._segment_client.table_put, asyncio.Event()
 
-    async def held_up(table, updates):
+    async def held_up(table: str, updates: list[TableUpdate]) -> Sequence[int]:
         if any(update.key == b"state" for update in updates):
             await may_write.wait()
         return await table_put(table, updates)
@@ -230,7 +254,9 @@ async def test_a_reader_whose_change_of_the_record_takes_long_is_not_expelled(cl
     await committing
 
 
-async def test_readers_of_one_client_join_in_few_writes_of_the_record(cluster, stack, monkeypatch):
+async def test_readers_of_one_client_join_in_few_writes_of_the_record(
+    cluster: Cluster, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = await stack.enter_async_context(cluster.client(**{**FAST, "reader_timeout_s": 60.0}))
     await client.create_stream(STREAM, scaling=Scaling.fixed(30))
     group = await stack.enter_async_context(client.reader_group("audit", [STREAM]))
@@ -240,7 +266,9 @@ async def test_readers_of_one_client_join_in_few_writes_of_the_record(cluster, s
     await until(lambda: all(len(reader.segments) == 1 for reader in readers))
 
 
-async def test_a_cancelled_change_does_not_cancel_others(cluster, stack, monkeypatch):
+async def test_a_cancelled_change_does_not_cancel_others(
+    cluster: Cluster, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The one that writes for all is cancelled while it waits for the reply."""
     client = await stack.enter_async_context(cluster.client(**FAST))
     await client.create_stream(STREAM)
@@ -248,7 +276,7 @@ async def test_a_cancelled_change_does_not_cancel_others(cluster, stack, monkeyp
     record, table_put = group._record, client._segment_client.table_put
     is_sent, may_answer = asyncio.Event(), asyncio.Event()
 
-    async def held_up(table, updates):
+    async def held_up(table: str, updates: list[TableUpdate]) -> Sequence[int]:
         versions = await table_put(table, updates)
         is_sent.set()
         await may_answer.wait()
@@ -266,7 +294,7 @@ async def test_a_cancelled_change_does_not_cancel_others(cluster, stack, monkeyp
     assert (await record.state()).readers.keys() == {"a", "b"}
 
 
-async def test_entries_of_absent_readers_are_swept(cluster, stack):
+async def test_entries_of_absent_readers_are_swept(cluster: Cluster, stack: AsyncExitStack) -> None:
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, _ = await balanced_group(stack, client, 2)
     entries = entries_of(cluster, group)
@@ -279,7 +307,7 @@ async def test_entries_of_absent_readers_are_swept(cluster, stack):
     assert {key for key in entries if key.startswith(b"alive/")} == keys
 
 
-async def test_a_leaving_reader_removes_its_entry(cluster, stack):
+async def test_a_leaving_reader_removes_its_entry(cluster: Cluster, stack: AsyncExitStack) -> None:
     client = await stack.enter_async_context(cluster.client(**FAST))
     group, readers = await balanced_group(stack, client, 2)
     entries = entries_of(cluster, group)
@@ -289,7 +317,7 @@ async def test_a_leaving_reader_removes_its_entry(cluster, stack):
     assert heartbeat_key("r00") in entries
 
 
-async def test_a_record_of_the_earlier_format_is_read_and_renewed(cluster, stack):
+async def test_a_record_of_the_earlier_format_is_read_and_renewed(cluster: Cluster, stack: AsyncExitStack) -> None:
     """An earlier release refuses the renewed one, so its readers cannot take readers of this one for dead."""
     client = await stack.enter_async_context(cluster.client(**FAST))
     await client.create_stream(STREAM, scaling=Scaling.fixed(2))
@@ -305,13 +333,13 @@ async def test_a_record_of_the_earlier_format_is_read_and_renewed(cluster, stack
     await client._segment_client.table_put(table, [TableUpdate(b"state", msgspec.json.encode(old), VERSION_ANY)])
     del entries_of(cluster, group)[b"revision"]
 
-    record = GroupRecord(client._cluster, group.scope, group.name, group._record.group_id)
+    record = GroupRecord(client._cluster, group.scope, group.name, group._record.group_id)  # type: ignore[arg-type]
     assert (await record.state()).readers["old"].heartbeat == 7
     assert await record.update(lambda state: state) == await record.state()
     other = await stack.enter_async_context(cluster.client(**FAST))
     same = await stack.enter_async_context(other.reader_group("retail/audit"))
     async with same.reader("new") as reader:
-        found = {int((await reader.read(5)).data)}
+        found = {int((await reader.read(5)).data)}  # type: ignore[union-attr]
         assert msgspec.json.decode(entries_of(cluster, group)[b"state"].value)["version"] == FORMAT_VERSION == 4
         # The old one shows no life any more, and its share comes here.
         async with asyncio.timeout(60):
@@ -322,14 +350,16 @@ async def test_a_record_of_the_earlier_format_is_read_and_renewed(cluster, stack
     assert found == set(range(10))
 
 
-def test_a_record_of_a_later_format_is_refused():
+def test_a_record_of_a_later_format_is_refused() -> None:
     later = msgspec.structs.replace(rgs.create({}, ["a/b"]), version=FORMAT_VERSION + 1)
     with pytest.raises(LaterVersionError):
         GroupState.decode(later.encode())
 
 
 @pytest.mark.parametrize("packed_format", [None, 2])
-async def test_the_state_of_a_later_version_is_refused_by_the_name_of_its_group(cluster, stack, packed_format):
+async def test_the_state_of_a_later_version_is_refused_by_the_name_of_its_group(
+    cluster: Cluster, stack: AsyncExitStack, packed_format: int | None
+) -> None:
     """And it is not changed. The advice used to be to delete the group, or that the record was damaged."""
     client = await stack.enter_async_context(cluster.client(**FAST))
     await client.create_stream(STREAM)

@@ -11,7 +11,7 @@ TIMEOUT_S = 30.0
 
 
 def test_a_reader_without_a_sign_of_life_is_silent_after_the_timeout() -> None:
-    liveness = Liveness()
+    liveness: Liveness[int] = Liveness()
     for second in range(31):
         assert liveness.silent(TIMEOUT_S) == {}
         liveness.observe({"quiet": 1, "lively": second}, float(second), TIMEOUT_S)
@@ -20,7 +20,7 @@ def test_a_reader_without_a_sign_of_life_is_silent_after_the_timeout() -> None:
 
 
 def test_after_an_outage_of_the_observer_others_have_the_whole_timeout() -> None:
-    liveness = Liveness()
+    liveness: Liveness[int] = Liveness()
     for second in range(25):
         liveness.observe({"other": 1}, float(second), TIMEOUT_S)
     for second in range(600, 630):
@@ -31,7 +31,7 @@ def test_after_an_outage_of_the_observer_others_have_the_whole_timeout() -> None
 
 
 def test_a_reader_that_left_and_came_back_starts_again() -> None:
-    liveness = Liveness()
+    liveness: Liveness[int] = Liveness()
     for second in range(29):
         liveness.observe({"other": 1}, float(second), TIMEOUT_S)
     liveness.observe({}, 29.0, TIMEOUT_S)
@@ -40,8 +40,8 @@ def test_a_reader_that_left_and_came_back_starts_again() -> None:
 
 
 @given(st.lists(st.floats(0.01, 200.0), min_size=1, max_size=60))
-def test_silence_never_exceeds_the_observed_time(gaps) -> None:
-    liveness = Liveness()
+def test_silence_never_exceeds_the_observed_time(gaps: list[float]) -> None:
+    liveness: Liveness[int] = Liveness()
     now_s = observed_s = 0.0
     liveness.observe({"other": 1}, now_s, TIMEOUT_S)
     for gap_s in gaps:

@@ -57,7 +57,9 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, StreamCut, Pub
     found: list[tuple[str, StreamCut, Publication]] = []
     original = ReaderGroupCalls.publish_cut
 
-    async def publish_cut(self, group, group_id, generation, cut):
+    async def publish_cut(
+        self: ReaderGroupCalls, group: str, group_id: str, generation: int, cut: StreamCut
+    ) -> Publication:
         answer = await original(self, group, group_id, generation, cut)
         found.append((group.partition("/")[2], cut, answer))
         return answer
@@ -66,24 +68,24 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, StreamCut, Pub
     return found
 
 
-async def write(client, stream, count=5) -> None:
+async def write(client: Client, stream: str, count: int = 5) -> None:
     await client.create_stream(stream, exist_ok=True)
     async with client.event_writer(stream) as writer:
         for number in range(count):
             await writer.write(b"%d" % (number % 10), routing_key="k")
 
 
-async def until(condition) -> None:
+async def until(condition: object) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
 
 
-def cut_at(stream, offset):
+def cut_at(stream: str, offset: object) -> StreamCut:
     return StreamCut(*stream.split("/"), {0: offset})
 
 
-async def subscribes(client, group, stream):
+async def subscribes(client: object, group: object, stream: str) -> bool:
     """Say whether a group subscribes, as its controller sees it: it takes a cut at the head, or says it is behind."""
     scope, _, name = group.partition("/")
     registered = await client._controller_client.reader_group(scope, name)
@@ -200,7 +202,7 @@ async def test_retention_of_a_group_changes_with_its_subscription(
         await write(client, stream)
         name = stream.replace("orders", "audit")
 
-        async def registered():
+        async def registered() -> object:
             return await client._controller_client.reader_group(*name.split("/"))
 
         async with client.reader_group(name, [stream]) as group:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -13,12 +15,16 @@ import pytest
 
 from penstock.client.client import Client
 from penstock.client.controller.reader_group_calls import Publication
+from penstock.client.groups.reader import Reader
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchScopeError, NoSuchStreamError
 from penstock.model.policies import GroupRetention, Scaling
 from penstock.model.stream_cuts import StreamCut
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
+
+if TYPE_CHECKING:
+    from client.conftest import Cluster
 
 FAST = {
     "position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_group_stream_refresh_s": 0.05,
@@ -27,16 +33,16 @@ FAST = {
 A, B, C = "retail/a", "retail/b", "retail/c"
 
 
-async def fill(client, stream, count=10, segments=1, start=0):
+async def fill(client: Client, stream: str, count: int = 10, segments: int = 1, start: int = 0) -> None:
     await client.create_stream(stream, scaling=Scaling.fixed(segments), exist_ok=True)
     async with client.event_writer(stream) as writer:
         for index in range(start, start + count):
             await writer.write(f"{stream} {index}".encode(), routing_key=str(index))
 
 
-async def drain(reader, count=None, idle_s=1.0):
+async def drain(reader: Reader, count: int | None = None, idle_s: float = 1.0) -> list[str]:
     """Read `count` events, or until none comes for `idle_s`."""
-    found = []
+    found: list[str] = []
     while count is None or len(found) < count:
         event = await reader.read(idle_s if count is None else 20)
         if event is None:
@@ -46,11 +52,11 @@ async def drain(reader, count=None, idle_s=1.0):
     return sorted(found)
 
 
-def events(stream, *numbers):
+def events(stream: str, *numbers: int) -> list[str]:
     return sorted(f"{stream} {number}" for number in numbers)
 
 
-async def ends(reader):
+async def ends(reader: Reader) -> None:
     async with asyncio.timeout(60):
         assert await reader.read() is None
     assert reader.is_finished
@@ -59,7 +65,7 @@ async def ends(reader):
 # -- streams that come and go -----------------------------------------------------------------------------------
 
 
-async def test_streams_are_added_and_removed_while_readers_run(cluster):
+async def test_streams_are_added_and_removed_while_readers_run(cluster: Cluster) -> None:
     """Both readers follow; a stream added again is read from its beginning, one that stays is read on."""
     async with cluster.client(**FAST) as client:
         await fill(client, A)
@@ -79,12 +85,12 @@ async def test_streams_are_added_and_removed_while_readers_run(cluster):
             assert (await group.describe()).streams == [A, B]
 
 
-async def test_event_of_a_removed_stream_is_not_handed_out_any_more(cluster):
+async def test_event_of_a_removed_stream_is_not_handed_out_any_more(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, A)
         await fill(client, B)
         async with client.reader_group("audit", [A, B]) as group, group.reader("r") as reader:
-            first = (await reader.read(20)).stream
+            first = (await reader.read(20)).stream  # type: ignore[union-attr]
             other = B if first == A else A
             await group.remove_streams([first])
             async with asyncio.timeout(60):
@@ -95,28 +101,28 @@ async def test_event_of_a_removed_stream_is_not_handed_out_any_more(cluster):
                 await group.remove_streams([other])
 
 
-async def test_a_change_of_streams_with_a_lost_reply_is_made_once(cluster):
+async def test_a_change_of_streams_with_a_lost_reply_is_made_once(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, A)
         await fill(client, B)
         async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
             losses = [None]
 
-            async def lose():
+            async def lose() -> None:
                 if losses:
                     losses.pop()
                     raise grpc.aio.AioRpcError(  # type: ignore[call-arg]
                         grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "lost"
                     )
 
-            cluster.controller.on_group_updated = lose
+            cluster.controller.on_group_updated = lose  # type: ignore[method-assign]
             await group.add_streams([B])
             assert not losses
             assert await drain(reader, 20) == events(A, *range(10)) + events(B, *range(10))
             assert cluster.controller.groups["retail", "audit"].generation == (await group._state()).generation == 1
 
 
-async def test_change_of_streams_that_was_cut_off_is_completed_by_a_reader(cluster):
+async def test_change_of_streams_that_was_cut_off_is_completed_by_a_reader(cluster: Cluster) -> None:
     """Registered, but not in the record: a reader that runs, or the next to open the group, takes it there."""
     async with cluster.client(**FAST) as client:
         await fill(client, A)
@@ -124,10 +130,10 @@ async def test_change_of_streams_that_was_cut_off_is_completed_by_a_reader(clust
         await fill(client, C)
         async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
 
-            async def stop():
+            async def stop() -> None:
                 raise asyncio.CancelledError
 
-            cluster.controller.on_group_updated = stop
+            cluster.controller.on_group_updated = stop  # type: ignore[method-assign]
             with pytest.raises(asyncio.CancelledError):
                 await group.add_streams([B])
             assert await drain(reader, 20) == events(A, *range(10)) + events(B, *range(10))
@@ -139,7 +145,7 @@ async def test_change_of_streams_that_was_cut_off_is_completed_by_a_reader(clust
             assert await drain(reader) == events(C, *range(10))
 
 
-async def test_changes_of_streams_at_the_same_time_are_all_made(cluster):
+async def test_changes_of_streams_at_the_same_time_are_all_made(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         names = [f"retail/s{number}" for number in range(8)]
         for name in [A, *names]:
@@ -152,7 +158,9 @@ async def test_changes_of_streams_at_the_same_time_are_all_made(cluster):
             assert await drain(reader) == events(A, 0)
 
 
-async def test_a_reset_during_a_change_of_streams_resets_all_streams(cluster, monkeypatch):
+async def test_a_reset_during_a_change_of_streams_resets_all_streams(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cuts were resolved for the previous streams: they are resolved again."""
     async with cluster.client(**FAST) as client:
         await fill(client, A)
@@ -160,9 +168,9 @@ async def test_a_reset_during_a_change_of_streams_resets_all_streams(cluster, mo
         async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
             assert await drain(reader, 10) == events(A, *range(10))
             original = client._controller_client.head
-            added = []
+            added: list[str] = []
 
-            async def head(scope, stream):
+            async def head(scope: str, stream: str) -> StreamCut:
                 cut = await original(scope, stream)
                 if not added:
                     added.append(B)
@@ -174,7 +182,7 @@ async def test_a_reset_during_a_change_of_streams_resets_all_streams(cluster, mo
             assert await drain(reader, 20) == events(A, *range(10)) + events(B, *range(10))
 
 
-async def test_group_is_opened_without_its_streams_if_it_exists(cluster):
+async def test_group_is_opened_without_its_streams_if_it_exists(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, A)
         with pytest.raises(NoSuchReaderGroupError, match="give the streams"):
@@ -192,7 +200,7 @@ async def test_group_is_opened_without_its_streams_if_it_exists(cluster):
 # -- patterns ---------------------------------------------------------------------------------------------------
 
 
-async def test_streams_created_later_that_match_the_pattern_are_read_from_their_beginning(cluster):
+async def test_streams_created_later_that_match_the_pattern_are_read_from_their_beginning(cluster: Cluster) -> None:
     """Also with a start at the tail: that is of what there was. Those deleted are left; others continue."""
     async with cluster.client(**FAST) as client:
         await fill(client, "retail/orders-1")
@@ -215,7 +223,9 @@ async def test_streams_created_later_that_match_the_pattern_are_read_from_their_
             assert not reader.is_finished
 
 
-async def test_stream_that_is_listed_but_not_there_yet_is_found_later(cluster, monkeypatch):
+async def test_stream_that_is_listed_but_not_there_yet_is_found_later(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stream is listed before it is whole, and for a moment after it is gone. No group fails for that."""
     async with cluster.client(**FAST) as client:
         await fill(client, "retail/orders-1")
@@ -223,7 +233,7 @@ async def test_stream_that_is_listed_but_not_there_yet_is_found_later(cluster, m
         original = client._controller_client.head
         half_made = {"orders-2"}
 
-        async def head(scope, stream):
+        async def head(scope: str, stream: str) -> StreamCut:
             if stream in half_made:
                 raise NoSuchStreamError(f"stream {stream} is not completely created")
             return await original(scope, stream)
@@ -237,7 +247,7 @@ async def test_stream_that_is_listed_but_not_there_yet_is_found_later(cluster, m
             assert await drain(reader, 10) == events("retail/orders-2", *range(10))
 
 
-async def test_a_group_whose_pattern_matches_no_stream_waits_for_the_first_one():
+async def test_a_group_whose_pattern_matches_no_stream_waits_for_the_first_one() -> None:
     """It reads nothing, is not finished, and can be opened again; the first stream is read from its beginning."""
     async with served() as client:
         await fill(client, A)
@@ -262,7 +272,9 @@ async def test_a_group_whose_pattern_matches_no_stream_waits_for_the_first_one()
 
 @pytest.mark.parametrize("retention", ["manual", "automatic"])
 @pytest.mark.parametrize("is_changed", [False, True])
-async def test_a_waiting_subscriber_group_subscribes_to_the_streams_that_it_finds(retention, is_changed):
+async def test_a_waiting_subscriber_group_subscribes_to_the_streams_that_it_finds(
+    retention: str, is_changed: bool
+) -> None:
     """It cannot before; the record remembers that it is to, also if that was said later."""
     async with served() as client:
         await client.create_scope("retail")
@@ -274,17 +286,17 @@ async def test_a_waiting_subscriber_group_subscribes_to_the_streams_that_it_find
                 await fill(client, "retail/orders-1")
                 assert len(await drain(reader, 10)) == 10
             registered = await client._controller_client.reader_group("retail", "audit")
-            assert registered.retention is GroupRetention.of(retention)
-            assert (await group.describe()).retention is registered.retention
-            assert list(registered.starts) == ["retail/orders-1"]
+            assert registered.retention is GroupRetention.of(retention)  # type: ignore[union-attr]
+            assert (await group.describe()).retention is registered.retention  # type: ignore[union-attr]
+            assert list(registered.starts) == ["retail/orders-1"]  # type: ignore[union-attr]
             tail = await client.tail("retail/orders-1")
             assert (
-                await client._controller_client.publish_cut("retail/audit", registered.id, registered.generation, tail)
+                await client._controller_client.publish_cut("retail/audit", registered.id, registered.generation, tail)  # type: ignore[union-attr]
                 is Publication.TAKEN
             )
 
 
-async def test_a_failed_creation_of_a_pattern_group_leaves_nothing(cluster):
+async def test_a_failed_creation_of_a_pattern_group_leaves_nothing(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, A)
         with pytest.raises(NoSuchScopeError):
@@ -294,7 +306,7 @@ async def test_a_failed_creation_of_a_pattern_group_leaves_nothing(cluster):
         assert not cluster.controller.groups
 
 
-async def test_the_only_pattern_of_a_group_cannot_be_removed(cluster):
+async def test_the_only_pattern_of_a_group_cannot_be_removed(cluster: Cluster) -> None:
     """Nothing would be left to read: that is refused before anything is changed."""
     async with cluster.client(**FAST) as client:
         await fill(client, "retail/orders-1")
@@ -306,7 +318,9 @@ async def test_the_only_pattern_of_a_group_cannot_be_removed(cluster):
 
 @pytest.mark.parametrize("is_ended", [False, True])
 @pytest.mark.parametrize("is_polled_between", [False, True])
-async def test_a_stream_recreated_between_two_polls_is_read_from_its_beginning(is_ended, is_polled_between):
+async def test_a_stream_recreated_between_two_polls_is_read_from_its_beginning(
+    is_ended: bool, is_polled_between: object
+) -> None:
     """Same name, other segments: all its events are read, whether the old stream was read to its end or not.
 
     The group does not scan while the stream is deleted, unless it has a reader by then.
@@ -335,7 +349,7 @@ async def test_a_stream_recreated_between_two_polls_is_read_from_its_beginning(i
                 assert await drain(reader) == events("retail/orders-2", 3, 4), "another stream lost its place"
 
 
-async def test_a_stream_truncated_to_the_known_end_is_still_the_same_stream():
+async def test_a_stream_truncated_to_the_known_end_is_still_the_same_stream() -> None:
     """All segments that the group knows are gone, though the stream is the same: nothing restarts."""
     stream = "retail/orders-1"
     async with served() as client:
@@ -356,13 +370,13 @@ async def test_a_stream_truncated_to_the_known_end_is_still_the_same_stream():
             assert (await group._state()).generation == generation
 
 
-async def remake(client, stream, start):
+async def remake(client: Client, stream: str, start: int) -> None:
     await client.seal_stream(stream)
     await client.delete_stream(stream)
     await fill(client, stream, 5, start=start)
 
 
-async def test_a_pattern_is_added_and_removed_with_its_streams(cluster):
+async def test_a_pattern_is_added_and_removed_with_its_streams(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         for name in (A, "retail/orders-1", "retail/orders-2"):
             await fill(client, name, 3)
@@ -382,7 +396,7 @@ async def test_a_pattern_is_added_and_removed_with_its_streams(cluster):
 
 
 @pytest.mark.parametrize("segments", [1, 3])
-async def test_a_group_ends_at_its_end_cut_when_more_events_follow(cluster, segments):
+async def test_a_group_ends_at_its_end_cut_when_more_events_follow(cluster: Cluster, segments: int) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, A, 10, segments)
         async with client.reader_group("audit", [A], until="latest") as group, group.reader("r") as reader:
@@ -402,7 +416,7 @@ async def test_a_group_ends_at_its_end_cut_when_more_events_follow(cluster, segm
             assert await drain(reader) == events(A, *range(10, 20))
 
 
-async def test_group_ends_after_a_split_and_does_not_read_what_follows(cluster):
+async def test_group_ends_after_a_split_and_does_not_read_what_follows(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, A, 10)
         await cluster.controller.scale(A, [0], [(0.0, 0.5), (0.5, 1.0)])
@@ -418,7 +432,7 @@ async def test_group_ends_after_a_split_and_does_not_read_what_follows(cluster):
             assert (await group.stream_cuts())[A] == end
 
 
-async def test_group_that_begins_at_its_end_has_nothing_to_read(cluster):
+async def test_group_that_begins_at_its_end_has_nothing_to_read(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, A, 10)
         async with (
@@ -428,7 +442,7 @@ async def test_group_that_begins_at_its_end_has_nothing_to_read(cluster):
             await ends(reader)
 
 
-async def test_end_before_the_start_beyond_the_tail_or_inside_an_event_is_refused(cluster):
+async def test_end_before_the_start_beyond_the_tail_or_inside_an_event_is_refused(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, A, 10)
         length = (await client.tail(A)).positions[0]
@@ -447,7 +461,7 @@ async def test_end_before_the_start_beyond_the_tail_or_inside_an_event_is_refuse
                     await reader.read(20)
 
 
-async def test_truncation_beyond_the_end_of_a_group_ends_it(cluster):
+async def test_truncation_beyond_the_end_of_a_group_ends_it(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, A, 10)
         end = await client.tail(A)
@@ -463,7 +477,7 @@ async def test_truncation_beyond_the_end_of_a_group_ends_it(cluster):
 
 
 @asynccontextmanager
-async def served(**settings):
+async def served(**settings: int) -> AsyncIterator[Client]:
     """A client of a server in memory that indexes borders of each few bytes."""
     chosen = StandaloneSettings(is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0)
     container = chosen.segment_store.container
@@ -478,7 +492,7 @@ async def served(**settings):
         await server.stop()
 
 
-async def now_between_writes():
+async def now_between_writes() -> datetime:
     """Return a time after everything written and before everything to be written."""
     await asyncio.sleep(0.1)
     now = datetime.now(UTC)
@@ -486,7 +500,7 @@ async def now_between_writes():
     return now
 
 
-async def test_a_time_gives_the_cut_between_earlier_and_later_events():
+async def test_a_time_gives_the_cut_between_earlier_and_later_events() -> None:
     """In a segment with an index, in one that got nothing since, and in one with nothing yet."""
     async with served() as client:
         moments = [await now_between_writes()]
@@ -515,7 +529,7 @@ async def test_a_time_gives_the_cut_between_earlier_and_later_events():
             assert len(found) <= len(wanted) + 10, "an event of long after the time came"
 
 
-async def test_reset_to_a_time_goes_back_in_each_stream():
+async def test_reset_to_a_time_goes_back_in_each_stream() -> None:
     async with served() as client:
         await fill(client, A, 5)
         await fill(client, B, 5)
@@ -529,7 +543,7 @@ async def test_reset_to_a_time_goes_back_in_each_stream():
             assert not set(events(A, *range(5))) & set(found)
 
 
-async def test_time_in_a_segment_without_an_index_leads_to_its_beginning_or_its_end():
+async def test_time_in_a_segment_without_an_index_leads_to_its_beginning_or_its_end() -> None:
     """Too little was written for an entry: rounding is wide, but to the safe side."""
     async with served(index_entry_bytes=1 << 30) as client:
         await fill(client, A, 5)
@@ -540,7 +554,7 @@ async def test_time_in_a_segment_without_an_index_leads_to_its_beginning_or_its_
         assert await client.cut_at_time(A, await now_between_writes()) == await client.tail(A)
 
 
-async def test_an_invalid_or_future_time_is_refused():
+async def test_an_invalid_or_future_time_is_refused() -> None:
     async with served() as client:
         await fill(client, A, 1)
         for bad, text in (

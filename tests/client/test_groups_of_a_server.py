@@ -40,7 +40,7 @@ def scope() -> str:
     return f"groups-{next(_names)}"
 
 
-async def write(client, stream, numbers) -> None:
+async def write(client: Client, stream: str, numbers: range) -> None:
     await client.create_stream(stream, exist_ok=True)
     async with client.event_writer(stream) as writer:
         for number in numbers:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import TYPE_CHECKING
 
 import grpc.aio
 import pytest
@@ -14,7 +16,10 @@ from penstock.client.controller.controller import ControllerClient
 from penstock.client.settings import ClientSettings
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.controller_pb2_grpc import ControllerServiceServicer, add_ControllerServiceServicer_to_server
-from support.dropping_proxy import dropping_proxy
+from support.dropping_proxy import DroppingProxy, dropping_proxy
+
+if TYPE_CHECKING:
+    from client.conftest import Cluster
 
 INTERVAL_S = 0.5
 #: Keepalives end a request, and no time limit of it: those are longer than a test waits.
@@ -30,15 +35,15 @@ STREAM = "retail/orders"
 
 
 class Answers(ControllerServiceServicer):
-    async def checkScopeExists(self, request, context):  # type: ignore[override]
+    async def checkScopeExists(self, request: pb.ScopeInfo, context: object) -> pb.ExistsResponse:  # type: ignore[override]
         return pb.ExistsResponse(exists=True)
 
-    async def createScope(self, request, context):  # type: ignore[override]
+    async def createScope(self, request: pb.ScopeInfo, context: object) -> pb.CreateScopeStatus:  # type: ignore[override]
         return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SUCCESS)
 
 
 @asynccontextmanager
-async def controller_behind_a_proxy():
+async def controller_behind_a_proxy() -> AsyncIterator[tuple[DroppingProxy, ControllerClient]]:
     server = grpc.aio.server()
     add_ControllerServiceServicer_to_server(Answers(), server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -52,13 +57,15 @@ async def controller_behind_a_proxy():
             await server.stop(None)
 
 
-def test_the_default_interval_finds_a_dropped_connection_within_15_s():
+def test_the_default_interval_finds_a_dropped_connection_within_15_s() -> None:
     assert 2 * ClientSettings().keepalive_interval_s <= 13
 
 
 @pytest.mark.parametrize("call_count", [1, 50])
 @pytest.mark.parametrize("idle_s", [0.0, 2.0], ids=["in use", "idle before"])
-async def test_controller_calls_are_repeated_on_a_new_connection_within_their_deadline(idle_s, call_count):
+async def test_controller_calls_are_repeated_on_a_new_connection_within_their_deadline(
+    idle_s: float, call_count: int
+) -> None:
     async with controller_behind_a_proxy() as (proxy, client):
         for _ in range(call_count):
             assert await client.scope_exists("a")
@@ -70,13 +77,13 @@ async def test_controller_calls_are_repeated_on_a_new_connection_within_their_de
         assert proxy.connection_count == 2
 
 
-async def test_a_writer_and_a_reader_continue_on_new_connections(cluster):
+async def test_a_writer_and_a_reader_continue_on_new_connections(cluster: Cluster) -> None:
     async with dropping_proxy(cluster.store.port) as proxy:
 
-        async def resolver(segment):
+        async def resolver(segment: str) -> tuple[str, int]:
             return "127.0.0.1", proxy.port
 
-        controller = ControllerClient(cluster.controller, SETTINGS, Random(3))
+        controller = ControllerClient(cluster.controller, SETTINGS, Random(3))  # type: ignore[arg-type]
         async with Client("tcp://in-process:1", SETTINGS, controller=controller, resolver=resolver) as client:
             await client.create_stream(STREAM)
             group = await client.reader_group("audit", [STREAM])

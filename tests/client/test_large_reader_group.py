@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.client.client import Client
 from penstock.client.groups import group_packing
 from penstock.client.groups import reader_group_state as rgs
+from penstock.client.groups.group_state import GroupState
+from penstock.client.groups.reader import Reader
 from penstock.client.groups.reader_group_record import GroupRecord
 from penstock.model.names import segment_name
 from penstock.model.policies import Scaling
 from penstock.model.segments import TABLE_VALUE_LENGTH_MAX
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+
 FAST = {"position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_timeout_s": 5.0}
 
 
 @pytest.fixture
-def small_parts(monkeypatch):
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Pack every record; return the list of part counts that were written."""
     counts = []
     pack = group_packing.pack_record
 
-    def counted(record):
+    def counted(record: bytes) -> list[bytes]:
         parts = pack(record)
         counts.append(len(parts))
         return parts
@@ -35,26 +43,28 @@ def small_parts(monkeypatch):
     return counts
 
 
-async def read_until_idle(reader):
+async def read_until_idle(reader: Reader) -> list[int]:
     found = []
     while (event := await reader.read(0.5)) is not None:
         found.append(int(event.data))
     return found
 
 
-async def until(condition):
+async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # what the condition reads gives no notice
             await asyncio.sleep(0.01)
 
 
-async def write(client, numbers):
+async def write(client: Client, numbers: range) -> None:
     async with client.event_writer("retail/orders") as writer:
         for number in numbers:
             await writer.write(b"%d" % number, routing_key=str(number))
 
 
-async def test_readers_share_leave_and_reopen_a_group_with_a_split_record(cluster, small_parts):
+async def test_readers_share_leave_and_reopen_a_group_with_a_split_record(
+    cluster: Cluster, small_parts: list[Any]
+) -> None:
     async with cluster.client(**FAST) as client:
         await client.create_stream("retail/orders", scaling=Scaling.fixed(12))
         await write(client, range(60))
@@ -76,25 +86,25 @@ async def test_readers_share_leave_and_reopen_a_group_with_a_split_record(cluste
             assert sorted(await read_until_idle(reader)) == list(range(100, 120))
 
 
-async def make_record(cluster_client, segment_count, stream):
+async def make_record(cluster_client: Client, segment_count: int, stream: str) -> tuple[GroupRecord, GroupState]:
     positions = {segment_name("retail", stream, number): 123456789 + number for number in range(segment_count)}
-    record = GroupRecord(cluster_client._cluster, "retail", "audit", "g" * 36)
+    record = GroupRecord(cluster_client._cluster, "retail", "audit", "g" * 36)  # type: ignore[arg-type]
 
-    async def make():
+    async def make() -> GroupState:
         return rgs.create(positions, [f"retail/{stream}"], group_id="g" * 36)
 
     return record, await record.find_or_create(make)
 
 
-async def test_racing_changes_of_a_split_record_are_all_kept(cluster, small_parts):
+async def test_racing_changes_of_a_split_record_are_all_kept(cluster: Cluster, small_parts: list[Any]) -> None:
     async with cluster.client() as one, cluster.client() as two:
         first, _ = await make_record(one, 30, "orders")
         second, _ = await make_record(two, 30, "orders")
 
-        async def join(record, prefix):
+        async def join(record: GroupRecord, prefix: str) -> None:
             for number in range(6):
                 name = f"{prefix}{number}"
-                await record.update(lambda state, name=name: rgs.join(state, name, f"incarnation of {name}"))
+                await record.update(lambda state, name=name: rgs.join(state, name, f"incarnation of {name}"))  # type: ignore[misc]
                 await record.state()  # Damaged if it mixed the parts of two versions.
 
         await asyncio.gather(join(first, "a"), join(second, "b"))
@@ -103,7 +113,7 @@ async def test_racing_changes_of_a_split_record_are_all_kept(cluster, small_part
     assert max(small_parts) > 1
 
 
-async def test_a_record_far_above_the_limit_of_a_value_is_stored_and_read_back(cluster):
+async def test_a_record_far_above_the_limit_of_a_value_is_stored_and_read_back(cluster: Cluster) -> None:
     async with cluster.client() as client:
         record, state = await make_record(client, 10_000, "o" * 200)
         assert len(state.encode()) > 2 * TABLE_VALUE_LENGTH_MAX
@@ -111,7 +121,9 @@ async def test_a_record_far_above_the_limit_of_a_value_is_stored_and_read_back(c
         assert await record.state() == changed
 
 
-async def test_segments_that_no_reader_can_hold_are_reported(cluster, caplog):
+async def test_segments_that_no_reader_can_hold_are_reported(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     async with cluster.client(**FAST, reader_segment_count_max=4) as client:
         await client.create_stream("retail/orders", scaling=Scaling.fixed(6))
         await write(client, range(60))
@@ -131,7 +143,7 @@ async def test_segments_that_no_reader_can_hold_are_reported(cluster, caplog):
 
 
 @pytest.mark.parametrize("positions", ["automatic", "manual"])
-async def test_readers_that_hold_all_they_may_read_the_rest_in_turn(cluster, positions):
+async def test_readers_that_hold_all_they_may_read_the_rest_in_turn(cluster: Cluster, positions: str) -> None:
     """Each event comes once, in the order of its key, while more are written all the time; 12 segments, 5 at a time."""
     rotation = {"reader_segment_count_max": 3, "reader_rotation_interval_s": 0.05}
     async with (
@@ -144,7 +156,7 @@ async def test_readers_that_hold_all_they_may_read_the_rest_in_turn(cluster, pos
         readers = [await group.reader("r1", positions=positions), await same.reader("r2", positions=positions)]
         found = []
 
-        async def read(reader):
+        async def read(reader: Reader) -> None:
             while True:
                 event = await reader.read(0.1)
                 if event is not None:
@@ -155,7 +167,7 @@ async def test_readers_that_hold_all_they_may_read_the_rest_in_turn(cluster, pos
         tasks = [asyncio.create_task(read(reader)) for reader in readers]
         for start in range(0, 600, 60):
             await write(one, range(start, start + 60))
-            await until(lambda start=start: len(found) >= start + 30 or any(task.done() for task in tasks))
+            await until(lambda start=start: len(found) >= start + 30 or any(task.done() for task in tasks))  # type: ignore[misc]
         await until(lambda: len(found) >= 600 or any(task.done() for task in tasks))
         for task in tasks:
             task.cancel()
@@ -167,13 +179,13 @@ async def test_readers_that_hold_all_they_may_read_the_rest_in_turn(cluster, pos
         assert sorted(found) == list(range(600))
 
 
-async def test_a_segment_with_an_event_in_hand_is_not_exchanged(cluster):
+async def test_a_segment_with_an_event_in_hand_is_not_exchanged(cluster: Cluster) -> None:
     rotation = {"reader_segment_count_max": 1, "reader_rotation_interval_s": 0.02}
     async with cluster.client(**FAST, **rotation) as client:
         await client.create_stream("retail/orders", scaling=Scaling.fixed(3))
         await write(client, range(30))
         async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader("r1") as reader:
-            found = [int((await reader.read(5)).data)]
+            found = [int((await reader.read(5)).data)]  # type: ignore[union-attr]
             held = reader.segments
             await asyncio.sleep(0.3)
             assert reader.segments == held
@@ -185,24 +197,25 @@ async def test_a_segment_with_an_event_in_hand_is_not_exchanged(cluster):
         assert sorted(found) == list(range(30))
 
 
-async def test_a_third_of_many_readers_leaves_and_dies_and_others_come(cluster):
+async def test_a_third_of_many_readers_leaves_and_dies_and_others_come(cluster: Cluster) -> None:
     """45 readers of 3 clients. Clean ends double nothing; what comes twice was with a reader that died."""
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(cluster.client(**FAST)) for _ in range(3)]
         await clients[0].create_stream("retail/orders", scaling=Scaling.fixed(45))
         groups = [await clients[0].reader_group("audit", ["retail/orders"])]
         groups += [await client.reader_group("retail/audit") for client in clients[1:]]
+        lost: set[str]
         found, tasks, readers, lost = [], {}, {}, set()
 
-        async def read(reader):
+        async def read(reader: Reader) -> None:
             while (event := await reader.read()) is not None:
                 found.append((int(event.data), f"{event.stream}/{event.segment_id}"))
 
-        async def start(number):
+        async def start(number: int) -> None:
             readers[number] = await groups[number % 3].reader(f"r{number:03}")
             tasks[number] = asyncio.create_task(read(readers[number]))
 
-        async def end(number, *, is_clean):
+        async def end(number: int, *, is_clean: bool) -> None:
             tasks.pop(number).cancel()
             reader = readers.pop(number)
             if is_clean:
@@ -212,7 +225,7 @@ async def test_a_third_of_many_readers_leaves_and_dies_and_others_come(cluster):
                 lost.update(f"{source.stream}/{source.segment_id}" for source in sources)
                 await reader._membership.stop()
 
-        async def all_read(count):
+        async def all_read(count: int) -> None:
             await until(lambda: len(set(found)) == count or any(task.done() for task in tasks.values()))
             assert not any(task.done() for task in tasks.values())
 

@@ -6,6 +6,7 @@ import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ if __name__ == "__main__":
 """
 
 
-def run(program, *arguments, **options):
+def run(program: list[str], *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *program, *arguments], capture_output=True, text=True, timeout=120, check=False, **options
     )

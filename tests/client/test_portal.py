@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -20,7 +20,7 @@ def portal() -> Iterator[Portal]:
 
 
 def test_results_and_errors_cross_over(portal: Portal) -> None:
-    async def double(number):
+    async def double(number: int) -> int:
         await asyncio.sleep(0)
         return number * 2
 
@@ -51,7 +51,7 @@ def test_time_out_cancels_what_ran(portal: Portal) -> None:
 def test_iteration_takes_one_item_at_a_time(portal: Portal) -> None:
     made = []
 
-    async def count():
+    async def count() -> AsyncIterator[int]:
         for number in range(3):
             made.append(number)
             yield number
@@ -69,10 +69,10 @@ def test_iteration_continues_after_an_error_of_one_item_if_the_source_does(porta
         def __init__(self) -> None:
             self.count = 0
 
-        def __aiter__(self):
+        def __aiter__(self) -> Flaky:
             return self
 
-        async def __anext__(self):
+        async def __anext__(self) -> int:
             self.count += 1
             if self.count == 2:
                 raise ValueError("once")

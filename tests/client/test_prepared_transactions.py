@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,24 +23,25 @@ from penstock.model.errors import (
 )
 from penstock.serializers import JsonSerializer
 from penstock.testing import memory_server
+from penstock.testing.server import MemoryServer
 
 FAST = ClientSettings(retry_time_max_s=20.0)
 _names = iter(range(1_000_000))
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[MemoryServer]:
     with memory_server() as server:
         yield server
 
 
 @pytest.fixture
-def stream():
+def stream() -> str:
     """A fresh stream."""
     return f"prepared/s{next(_names)}"
 
 
-async def contents(client, stream):
+async def contents(client: Client, stream: str) -> list[bytes]:
     async with (
         client.reader_group(f"g{next(_names)}", [stream], until="latest") as group,
         group.reader() as reader,
@@ -46,13 +49,15 @@ async def contents(client, stream):
         return [event.data async for event in reader]
 
 
-async def settled(client, stream, transaction_id, state):
+async def settled(client: Client, stream: str, transaction_id: str, state: str) -> None:
     async with asyncio.timeout(60):
         while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.005)
 
 
-async def test_prepared_transaction_is_committed_by_its_id_from_another_client(server, stream):
+async def test_prepared_transaction_is_committed_by_its_id_from_another_client(
+    server: MemoryServer, stream: str
+) -> None:
     """It contains all writes, also those not flushed before; the client that began it may be gone."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
@@ -75,7 +80,9 @@ async def test_prepared_transaction_is_committed_by_its_id_from_another_client(s
             await other.abort_transaction(stream, transaction_id)
 
 
-async def test_detached_transaction_is_prepared_by_its_id_from_another_client(server, stream):
+async def test_detached_transaction_is_prepared_by_its_id_from_another_client(
+    server: MemoryServer, stream: str
+) -> None:
     """By a coordinator of other clients' writes: it contains what they flushed, and they write no more."""
     async with Client(server.uri, FAST) as client, Client(server.uri, FAST) as driver:
         await client.create_stream(stream)
@@ -101,7 +108,7 @@ async def test_detached_transaction_is_prepared_by_its_id_from_another_client(se
             await driver.prepare_transaction(stream, held.id)
 
 
-async def test_a_prepared_transaction_cannot_be_resumed(server, stream):
+async def test_a_prepared_transaction_cannot_be_resumed(server: MemoryServer, stream: str) -> None:
     """Otherwise a client that resumes it and fails to write would abort it by closing it undecided."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
@@ -115,7 +122,7 @@ async def test_a_prepared_transaction_cannot_be_resumed(server, stream):
         await client.commit_transaction(stream, transaction_id)
 
 
-async def test_prepared_transaction_is_aborted_by_its_id(server, stream):
+async def test_prepared_transaction_is_aborted_by_its_id(server: MemoryServer, stream: str) -> None:
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
         transaction = await client.begin_transaction(stream)
@@ -130,7 +137,9 @@ async def test_prepared_transaction_is_aborted_by_its_id(server, stream):
 
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-async def test_a_prepared_transaction_is_decided_by_its_preparer(is_commit, server, stream):
+async def test_a_prepared_transaction_is_decided_by_its_preparer(
+    is_commit: bool, server: MemoryServer, stream: str
+) -> None:
     """Also behind its close; prepared again it is prepared, and once it is decided it is not prepared any more."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
@@ -149,7 +158,9 @@ async def test_a_prepared_transaction_is_decided_by_its_preparer(is_commit, serv
 
 
 @pytest.mark.parametrize("limit_s", [0, -1, 8 * 86_400])
-async def test_limit_out_of_bounds_is_refused_and_the_transaction_can_be_prepared_or_decided(limit_s, server, stream):
+async def test_limit_out_of_bounds_is_refused_and_the_transaction_can_be_prepared_or_decided(
+    limit_s: int, server: MemoryServer, stream: str
+) -> None:
     """The error is raised at once and is not an unknown outcome; a valid limit is accepted afterwards."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
@@ -164,11 +175,13 @@ async def test_limit_out_of_bounds_is_refused_and_the_transaction_can_be_prepare
         assert await contents(client, stream) == [b"one"]
 
 
-async def test_preparation_without_an_answer_is_repeated_or_undone(server, stream, monkeypatch):
+async def test_preparation_without_an_answer_is_repeated_or_undone(
+    server: MemoryServer, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may have been prepared: closing then aborts it, because it is undecided."""
     original = ControllerClient.prepare_transaction
 
-    async def lose_the_reply(self, *given, **options):
+    async def lose_the_reply(self: ControllerClient, *given: Any, **options: Any) -> float:
         await original(self, *given, **options)
         raise OutcomeUnknownError("no answer")
 
@@ -191,7 +204,9 @@ async def test_preparation_without_an_answer_is_repeated_or_undone(server, strea
         assert await contents(client, stream) == [b"0"]
 
 
-async def test_aborted_and_unknown_transactions_cannot_be_prepared_or_decided(server, stream):
+async def test_aborted_and_unknown_transactions_cannot_be_prepared_or_decided(
+    server: MemoryServer, stream: str
+) -> None:
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
         transaction = await client.begin_transaction(stream)
@@ -206,7 +221,7 @@ async def test_aborted_and_unknown_transactions_cannot_be_prepared_or_decided(se
                 await call(stream, "no id")
 
 
-async def test_stream_is_sealed_once_its_prepared_transaction_is_decided(server, stream):
+async def test_stream_is_sealed_once_its_prepared_transaction_is_decided(server: MemoryServer, stream: str) -> None:
     """Before, the seal is refused; what is committed is read."""
     async with Client(server.uri, FAST) as client:
         await client.create_stream(stream)
@@ -220,7 +235,7 @@ async def test_stream_is_sealed_once_its_prepared_transaction_is_decided(server,
         assert await contents(client, stream) == [b"one"]
 
 
-def test_blocking_client_prepares_and_decides(server, stream):
+def test_blocking_client_prepares_and_decides(server: MemoryServer, stream: str) -> None:
     """The generated one, with values."""
     with penstock.connect(server.uri, settings=FAST) as client:
         client.create_stream(stream)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.client.client import Client
 from penstock.client.groups import reader_group_state
+from penstock.client.groups.reader import Reader
+from penstock.client.groups.reader_group import ReaderGroup
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import PenstockError, StorageUnavailableError, StreamError
 from penstock.model.policies import Scaling
@@ -15,28 +20,33 @@ from penstock_simulation.simulated.cluster import ClusterSettings, SimulatedClus
 from penstock_simulation.simulated.host import Death
 from penstock_simulation.simulated.simulation import Simulation
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+
 STREAM = "retail/orders"
 FAST = {"position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_timeout_s": 0.6}
 
 
-async def fill(client, count, segments=1):
+async def fill(client: Client, count: int, segments: int = 1) -> None:
     await client.create_stream(STREAM, scaling=Scaling.fixed(segments), exist_ok=True)
     async with client.event_writer(STREAM) as writer:
         for index in range(count):
             await writer.write(b"%d" % index, routing_key=f"k{index}")
 
 
-async def expel(group, name):
+async def expel(group: ReaderGroup, name: str) -> None:
     await group._record.update(lambda state: reader_group_state.leave(state, name, handed_out={}))
 
 
-async def until(check, timeout_s=60.0):
+async def until(check: Callable[[], Any], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not check():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-async def test_readers_keep_their_segments_through_an_outage_longer_than_the_timeout(cluster, caplog):
+async def test_readers_keep_their_segments_through_an_outage_longer_than_the_timeout(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     async with cluster.client(**FAST, retry_time_max_s=30.0, retry_delay_max_s=0.05) as client:
         await fill(client, 10, segments=2)
@@ -57,7 +67,7 @@ async def test_readers_keep_their_segments_through_an_outage_longer_than_the_tim
     assert "declared" not in caplog.text
 
 
-async def read_on(reader, until_s=None):
+async def read_on(reader: Reader, until_s: float | None = None) -> list[PenstockError]:
     """Read as an application does, which continues after errors; return the errors of the store."""
     loop, errors = asyncio.get_running_loop(), []
     while until_s is None or loop.time() < until_s:
@@ -71,7 +81,7 @@ async def read_on(reader, until_s=None):
     return errors
 
 
-def test_idle_readers_do_not_step_aside_for_an_error_that_is_over(caplog):
+def test_idle_readers_do_not_step_aside_for_an_error_that_is_over(caplog: pytest.LogCaptureFixture) -> None:
     """Reads failed once, and work again since: nothing is written, so that no bytes show it. Time is virtual."""
     caplog.set_level(logging.WARNING)
     settings = ClientSettings(
@@ -83,7 +93,7 @@ def test_idle_readers_do_not_step_aside_for_an_error_that_is_over(caplog):
         host = cluster.add_client("client")
         is_out, is_over = asyncio.Event(), asyncio.Event()
 
-        async def use():
+        async def use() -> None:
             async with cluster.client(host, ClientSettings()) as writing:
                 await fill(writing, 10, segments=2)
             async with cluster.client(host, settings) as client:
@@ -99,7 +109,7 @@ def test_idle_readers_do_not_step_aside_for_an_error_that_is_over(caplog):
                     await asyncio.gather(read_on(first, end_s), read_on(second, end_s))
                     assert {one.name: sorted(one.segments) for one in (first, second)} == turns
 
-        async def main():
+        async def main() -> None:
             await cluster.ready()
             using = asyncio.ensure_future(host.run(use()))
             await is_out.wait()
@@ -114,16 +124,18 @@ def test_idle_readers_do_not_step_aside_for_an_error_that_is_over(caplog):
     assert "cannot read" not in caplog.text
 
 
-async def test_a_reader_that_cannot_read_its_segment_steps_aside(cluster, caplog):
+async def test_a_reader_that_cannot_read_its_segment_steps_aside(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its store answers, and has bytes that it cannot return to this reader."""
     caplog.set_level(logging.WARNING)
     async with cluster.client(**FAST) as client, cluster.client(**FAST) as other:
         await fill(client, 10, segments=2)
 
-        async def read(segment, offset, length, *, wait=False):
+        async def read(segment: str, offset: int, length: int, *, wait: bool = False) -> None:
             raise StorageUnavailableError(f"{segment}: cannot be read")
 
-        client._segment_client.read = read
+        client._segment_client.read = read  # type: ignore[assignment, method-assign]
         group, theirs = await client.reader_group("audit", [STREAM]), await other.reader_group("audit", [STREAM])
         async with group.reader("r1") as first, theirs.reader("r2") as second:
             await until(lambda: len(first.segments) == len(second.segments) == 1)
@@ -136,7 +148,9 @@ async def test_a_reader_that_cannot_read_its_segment_steps_aside(cluster, caplog
     assert "reader r2 cannot read" not in caplog.text
 
 
-async def test_a_position_interval_above_the_timeout_of_the_group_expels_no_reader(cluster, caplog):
+async def test_a_position_interval_above_the_timeout_of_the_group_expels_no_reader(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     async with cluster.client(**{**FAST, "position_interval_s": 10.0}) as client:
         await fill(client, 20, segments=2)
@@ -150,7 +164,7 @@ async def test_a_position_interval_above_the_timeout_of_the_group_expels_no_read
 
 
 @pytest.mark.parametrize("positions", ["manual", "automatic"])
-async def test_a_commit_after_the_loss_of_a_segment_raises_once(cluster, positions):
+async def test_a_commit_after_the_loss_of_a_segment_raises_once(cluster: Cluster, positions: str) -> None:
     async with cluster.client(**{**FAST, "position_interval_s": 5.0, "reader_timeout_s": 30.0}) as client:
         await fill(client, 10)
         group = await client.reader_group("audit", [STREAM])
@@ -160,13 +174,13 @@ async def test_a_commit_after_the_loss_of_a_segment_raises_once(cluster, positio
             with pytest.raises(StreamError, match="delivered again"):
                 await reader.commit()
             again = await reader.read(5)
-            assert (again.offset, again.redelivery_count) == (event.offset, 1)
+            assert (again.offset, again.redelivery_count) == (event.offset, 1)  # type: ignore[union-attr]
             await reader.commit()
         state = await group._state()
-    assert list(state.unassigned.values()) == [again.position]
+    assert list(state.unassigned.values()) == [again.position]  # type: ignore[union-attr]
 
 
-async def test_commit_of_an_event_raises_after_its_segment_was_lost_while_it_waited(cluster):
+async def test_commit_of_an_event_raises_after_its_segment_was_lost_while_it_waited(cluster: Cluster) -> None:
     async with cluster.client(**{**FAST, "reader_group_refresh_s": 5.0, "reader_timeout_s": 60.0}) as client:
         await fill(client, 10)
         group = await client.reader_group("audit", [STREAM])
@@ -177,7 +191,7 @@ async def test_commit_of_an_event_raises_after_its_segment_was_lost_while_it_wai
                 await reader.commit(event)
 
 
-async def test_commit_counts_as_stored_when_the_segment_moves_with_it(cluster):
+async def test_commit_counts_as_stored_when_the_segment_moves_with_it(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 20, segments=2)
         group = await client.reader_group("audit", [STREAM])
@@ -191,12 +205,12 @@ async def test_commit_counts_as_stored_when_the_segment_moves_with_it(cluster):
                 await first.commit()
 
 
-async def test_another_reader_continues_where_a_removed_one_was(cluster):
+async def test_another_reader_continues_where_a_removed_one_was(cluster: Cluster) -> None:
     async with cluster.client(**FAST, retry_time_max_s=30.0, retry_delay_max_s=0.05) as client:
         await fill(client, 10)
         group = await client.reader_group("audit", [STREAM])
         first = await group.reader("r1")
-        found = [(await first.read(timeout_s=30)).data for _ in range(4)]
+        found = [(await first.read(timeout_s=30)).data for _ in range(4)]  # type: ignore[union-attr]
         await first.commit()
         # It ends as in a crash. Otherwise it would join again, perhaps before the other one joins.
         await first._membership.stop()
@@ -204,6 +218,6 @@ async def test_another_reader_continues_where_a_removed_one_was(cluster):
         assert not await group.remove_reader("r1")
         assert (await group.describe()).readers == {}
         async with group.reader("r2") as second:
-            found += [(await second.read(timeout_s=30)).data for _ in range(6)]
+            found += [(await second.read(timeout_s=30)).data for _ in range(6)]  # type: ignore[union-attr]
             assert found == [b"%d" % index for index in range(10)]
         await first.close()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.client.client import Client
 from penstock.client.groups import reader_group_state
+from penstock.client.groups.reader import Reader
+from penstock.client.reading.event import Event
 from penstock.model.errors import (
     ConnectionLostError,
     CorruptionError,
@@ -19,18 +23,23 @@ from penstock.model.events import frame_event
 from penstock.model.policies import Scaling
 from penstock.model.stream_cuts import StreamCut
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+
 FAST = {"position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_timeout_s": 0.3}
 
 
-async def fill(client, count=100, stream="retail/orders", segments=1, start=0):
+async def fill(
+    client: Client, count: int = 100, stream: str = "retail/orders", segments: int = 1, start: int = 0
+) -> None:
     await client.create_stream(stream, scaling=Scaling.fixed(segments), exist_ok=True)
     async with client.event_writer(stream) as writer:
         for index in range(start, start + count):
             await writer.write(b"k%d %d" % (index % 5, index), routing_key=f"k{index % 5}")
 
 
-async def read_count(reader, count):
-    events = []
+async def read_count(reader: Reader, count: int) -> list[Event]:
+    events: list[Event] = []
     while len(events) < count:
         event = await reader.read(20)
         assert event is not None, f"only {len(events)} of {count} events came"
@@ -38,12 +47,12 @@ async def read_count(reader, count):
     return events
 
 
-def numbers(events):
+def numbers(events: list[Event]) -> list[int]:
     return sorted(int(event.data.split()[1]) for event in events)
 
 
-def assert_ordered(events):
-    by_key = {}
+def assert_ordered(events: list[Event]) -> None:
+    by_key: dict[bytes, list[int]] = {}
     for event in events:
         key, number = event.data.split()
         by_key.setdefault(key, []).append(int(number))
@@ -51,7 +60,7 @@ def assert_ordered(events):
         assert found == sorted(found), key
 
 
-async def test_reader_gets_every_event_once_with_its_place(cluster):
+async def test_reader_gets_every_event_once_with_its_place(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client, 100, segments=3)
         async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader("r1") as reader:
@@ -64,17 +73,17 @@ async def test_reader_gets_every_event_once_with_its_place(cluster):
         assert event.position == event.offset + 8 + len(event.data)
 
 
-async def test_reader_waits_for_new_events(cluster):
+async def test_reader_waits_for_new_events(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
         async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader() as reader:
             task = asyncio.create_task(reader.read())
             await asyncio.sleep(0.01)
             await fill(client, 1)
-            assert (await asyncio.wait_for(task, 60)).data == b"k0 0"
+            assert (await asyncio.wait_for(task, 60)).data == b"k0 0"  # type: ignore[union-attr]
 
 
-async def test_clean_close_continues_exactly_after_the_last_event(cluster):
+async def test_clean_close_continues_exactly_after_the_last_event(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client, 100)
         group = await client.reader_group("audit", ["retail/orders"])
@@ -86,7 +95,7 @@ async def test_clean_close_continues_exactly_after_the_last_event(cluster):
     assert numbers(first) + numbers(second) == list(range(100))
 
 
-async def test_crashed_reader_continues_from_its_stored_positions(cluster):
+async def test_crashed_reader_continues_from_its_stored_positions(cluster: Cluster) -> None:
     # Positions were stored with 10 events handed out, the last of them unfinished: that one comes again.
     async with cluster.client(position_interval_s=1000) as client:
         await fill(client, 100)
@@ -101,7 +110,7 @@ async def test_crashed_reader_continues_from_its_stored_positions(cluster):
     assert numbers(events) == list(range(9, 100))
 
 
-async def test_segments_of_a_dead_reader_are_assigned_to_others(cluster):
+async def test_segments_of_a_dead_reader_are_assigned_to_others(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 100, segments=2)
         group = await client.reader_group("audit", ["retail/orders"])
@@ -113,7 +122,7 @@ async def test_segments_of_a_dead_reader_are_assigned_to_others(cluster):
     assert numbers(events) == list(range(100))
 
 
-async def test_second_reader_takes_its_share(cluster):
+async def test_second_reader_takes_its_share(cluster: Cluster) -> None:
     # Both see all events together, none twice, and hold two segments each.
     async with cluster.client(**FAST) as client:
         await fill(client, 50, segments=4)
@@ -122,7 +131,7 @@ async def test_second_reader_takes_its_share(cluster):
             events = await read_count(first, 20)
             async with await group.reader("r2") as second:
 
-                async def drain(reader):
+                async def drain(reader: Reader) -> None:
                     while len(events) < 250:
                         event = await reader.read(0.05)
                         if event is not None:
@@ -136,7 +145,7 @@ async def test_second_reader_takes_its_share(cluster):
     assert numbers(events) == list(range(250))
 
 
-async def test_restarted_reader_of_the_same_name_ends_the_older_one(cluster):
+async def test_restarted_reader_of_the_same_name_ends_the_older_one(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 10)
         group = await client.reader_group("audit", ["retail/orders"])
@@ -149,7 +158,7 @@ async def test_restarted_reader_of_the_same_name_ends_the_older_one(cluster):
             await old.close()
 
 
-async def test_reader_wrongly_declared_dead_joins_again(cluster):
+async def test_reader_wrongly_declared_dead_joins_again(cluster: Cluster) -> None:
     # It loses its place to what was stored, so events may come twice, but none is lost.
     async with cluster.client(**FAST) as client:
         await fill(client, 50, segments=2)
@@ -163,7 +172,7 @@ async def test_reader_wrongly_declared_dead_joins_again(cluster):
             assert len(reader.segments) == 2
 
 
-async def test_group_survives_a_lost_reply_while_it_is_created(cluster):
+async def test_group_survives_a_lost_reply_while_it_is_created(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client, 3)
         cluster.store.faults["drop_after_create_table"] = 1
@@ -173,7 +182,7 @@ async def test_group_survives_a_lost_reply_while_it_is_created(cluster):
             assert reader.name.startswith("reader-")
 
 
-async def test_unassigned_reader_waits_for_its_turn(cluster):
+async def test_unassigned_reader_waits_for_its_turn(cluster: Cluster) -> None:
     # One segment, two readers: the second gets events only after the first has left.
     async with cluster.client(**FAST) as client:
         await fill(client, 10)
@@ -188,7 +197,7 @@ async def test_unassigned_reader_waits_for_its_turn(cluster):
                 await first._next_chunk()
 
 
-async def test_order_holds_across_a_split_and_a_merge(cluster):
+async def test_order_holds_across_a_split_and_a_merge(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 100)
         await cluster.controller.scale("retail/orders", [0], [(0.0, 0.4), (0.4, 1.0)])
@@ -202,7 +211,7 @@ async def test_order_holds_across_a_split_and_a_merge(cluster):
     assert_ordered(events)
 
 
-async def test_iteration_ends_when_the_stream_is_sealed_and_read(cluster):
+async def test_iteration_ends_when_the_stream_is_sealed_and_read(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 30, segments=2)
         async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader() as reader:
@@ -215,7 +224,7 @@ async def test_iteration_ends_when_the_stream_is_sealed_and_read(cluster):
     assert numbers(events) == list(range(30))
 
 
-async def test_start_at_tail_and_at_a_cut(cluster):
+async def test_start_at_tail_and_at_a_cut(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client, 20)
         cut = await client.tail("retail/orders")
@@ -230,7 +239,7 @@ async def test_start_at_tail_and_at_a_cut(cluster):
             assert await group.unread_bytes() == 0
 
 
-async def test_a_group_checks_its_arguments(cluster):
+async def test_a_group_checks_its_arguments(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client, 1)
         await fill(client, 1, stream="retail/other")
@@ -251,7 +260,7 @@ async def test_a_group_checks_its_arguments(cluster):
             await client.delete_reader_group("g3", scope="retail")
 
 
-async def test_readers_of_a_deleted_group_fail(cluster):
+async def test_readers_of_a_deleted_group_fail(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 1)
         group = await client.reader_group("audit", ["retail/orders"])
@@ -263,7 +272,7 @@ async def test_readers_of_a_deleted_group_fail(cluster):
 
 
 @pytest.mark.parametrize("skip", [False, True])
-async def test_truncated_events_are_reported_or_skipped(cluster, skip):
+async def test_truncated_events_are_reported_or_skipped(cluster: Cluster, skip: bool) -> None:
     async with cluster.client(read_bytes=64) as client:
         await fill(client, 100)
         group = await client.reader_group("audit", ["retail/orders"])
@@ -278,7 +287,7 @@ async def test_truncated_events_are_reported_or_skipped(cluster, skip):
             assert numbers(await read_count(reader, 90)) == list(range(10, 100))
 
 
-async def test_events_before_damage_are_delivered_and_each_later_read_raises_until_skip(cluster):
+async def test_events_before_damage_are_delivered_and_each_later_read_raises_until_skip(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client, 5)
         segment = "retail/orders/0.#epoch.0"
@@ -307,7 +316,7 @@ async def test_events_before_damage_are_delivered_and_each_later_read_raises_unt
         await group.close()
 
 
-async def test_an_open_segment_whose_tail_is_inside_an_event_is_reported(cluster):
+async def test_an_open_segment_whose_tail_is_inside_an_event_is_reported(cluster: Cluster) -> None:
     # A header that promises 300 MB, as the bytes after a truncation inside a header can: appends are whole events, so
     # the reader knows at the tail, and does not wait for the rest.
     async with cluster.client(read_bytes=64) as client:
@@ -321,7 +330,7 @@ async def test_an_open_segment_whose_tail_is_inside_an_event_is_reported(cluster
                     await reader.read(20)
 
 
-async def test_lost_connections_lose_and_double_nothing(cluster):
+async def test_lost_connections_lose_and_double_nothing(cluster: Cluster) -> None:
     # All connections break while reading and while the group's state is written.
     async with cluster.client(**FAST) as client:
         await fill(client, 300, segments=2)
@@ -336,25 +345,25 @@ async def test_lost_connections_lose_and_double_nothing(cluster):
     assert numbers(events) == list(range(300))
 
 
-async def test_batches_respect_their_limit_and_convert_to_arrow(cluster):
+async def test_batches_respect_their_limit_and_convert_to_arrow(cluster: Cluster) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     async with cluster.client() as client:
         await fill(client, 100)
         async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader() as reader:
             first = await reader.read_batch(max_bytes=12 * 3, timeout_s=5)
-            assert [len(first), first.offsets] == [3, [0, 12, 24, 36]]
+            assert [len(first), first.offsets] == [3, [0, 12, 24, 36]]  # type: ignore[arg-type, union-attr]
             tiny = await reader.read_batch(max_bytes=1, timeout_s=5)
-            assert tiny.events == [b"k3 3"]
+            assert tiny.events == [b"k3 3"]  # type: ignore[union-attr]
             rest = await reader.read_batch(timeout_s=5)
-            assert len(rest) == 96
-            table = first.to_arrow()
+            assert len(rest) == 96  # type: ignore[arg-type]
+            table = first.to_arrow()  # type: ignore[union-attr]
             assert table.schema == pyarrow.schema(
                 [("event", pyarrow.binary()), ("segment_id", pyarrow.int64()), ("offset", pyarrow.int64())]
             )
-            assert table.to_pydict() == {"event": first.events, "segment_id": [0, 0, 0], "offset": [0, 12, 24]}
+            assert table.to_pydict() == {"event": first.events, "segment_id": [0, 0, 0], "offset": [0, 12, 24]}  # type: ignore[union-attr]
 
 
-async def test_segment_reader_returns_exactly_the_range(cluster):
+async def test_segment_reader_returns_exactly_the_range(cluster: Cluster) -> None:
     async with cluster.client(read_bytes=100) as client:
         await fill(client, 100)
         name = "retail/orders/0.#epoch.0"
@@ -370,7 +379,7 @@ async def test_segment_reader_returns_exactly_the_range(cluster):
             client.segment_reader(name, 10, 9)
 
 
-async def test_reader_continues_after_the_store_was_away_for_too_long(cluster):
+async def test_reader_continues_after_the_store_was_away_for_too_long(cluster: Cluster) -> None:
     # Reading is given up after retry_time_max_s with an error; the next calls continue where the events ended.
     async with cluster.client(retry_time_max_s=1.0, position_interval_s=1000, reader_group_refresh_s=1000) as client:
         await fill(client, 20)
@@ -392,7 +401,7 @@ async def test_reader_continues_after_the_store_was_away_for_too_long(cluster):
         await group.close()
 
 
-async def test_sealed_segment_that_ends_inside_an_event_is_reported(cluster):
+async def test_sealed_segment_that_ends_inside_an_event_is_reported(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client, 1)
         await client._segment_client.append("retail/orders/0.#epoch.0", frame_event(b"whole")[:10])
@@ -404,7 +413,7 @@ async def test_sealed_segment_that_ends_inside_an_event_is_reported(cluster):
                     await reader.read(20)
 
 
-async def test_segment_that_is_gone_leads_to_its_successors(cluster):
+async def test_segment_that_is_gone_leads_to_its_successors(cluster: Cluster) -> None:
     # Retention deleted a whole segment before it was read: reading continues after it.
     async with cluster.client() as client:
         await fill(client, 10)
@@ -416,7 +425,7 @@ async def test_segment_that_is_gone_leads_to_its_successors(cluster):
             assert numbers(await read_count(reader, 10)) == list(range(10, 20))
 
 
-async def test_a_truncation_inside_an_event_is_refused_and_changes_nothing(cluster):
+async def test_a_truncation_inside_an_event_is_refused_and_changes_nothing(cluster: Cluster) -> None:
     async with cluster.client() as client:
         # Payloads of zeros: from inside one, a reader would see events of no bytes.
         await client.create_stream("retail/orders", scaling=Scaling.fixed(1))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,29 +15,29 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_name
 
 
-def name(number, epoch=0):
+def name(number: int, epoch: int = 0) -> str:
     return segment_name("retail", "orders", (epoch << 32) | number)
 
 
-def held(offset=0, number=0):
+def held(offset: int = 0, number: int = 0) -> HeldSegment:
     return HeldSegment(offset, number)
 
 
-def at(state, reader, positions):
+def at(state: GroupState, reader: str, positions: dict[str, int]) -> dict[str, HeldSegment]:
     """Return positions in the turns that the reader has."""
     return {key: held(offset, state.readers[reader].segments[key].turn) for key, offset in positions.items()}
 
 
-def offsets(state, reader):
+def offsets(state: GroupState, reader: str) -> dict[str, int]:
     return {key: value.offset for key, value in state.readers[reader].segments.items()}
 
 
-def finish(state, reader, segment, end, successors):
+def finish(state: GroupState, reader: str, segment: str, end: int, successors: dict[str, list[str]]) -> GroupState:
     known = state.readers[reader].segments.get(segment) if reader in state.readers else None
     return rgs.finish(state, reader, segment, held(end, known.turn if known else 0), successors)
 
 
-def group(segment_count=4, readers=()):
+def group(segment_count: int = 4, readers: Sequence[str] = ()) -> GroupState:
     state = rgs.create({name(number): 0 for number in range(segment_count)}, ["retail/orders"])
     for reader in readers:
         state = rgs.join(state, reader, f"{reader}-1")
@@ -125,7 +128,7 @@ def test_leaving_frees_segments_at_the_positions_given() -> None:
 
 
 @pytest.mark.parametrize("step", [rgs.acquire, rgs.beat, rgs.release])
-def test_steps_of_an_unknown_reader_have_no_effect(step) -> None:
+def test_steps_of_an_unknown_reader_have_no_effect(step: Callable[..., Any]) -> None:
     state = group(2)
     assert step(state, "ghost", 1 if step is rgs.acquire else {name(0): held(1)}) == state
     assert rgs.surplus(state, "ghost") == []
@@ -135,7 +138,7 @@ def test_steps_of_an_unknown_reader_have_no_effect(step) -> None:
 READERS = ["a", "b", "c", "d"]
 
 
-def places(state):
+def places(state: GroupState) -> list[str]:
     """Return where each segment is: every appearance, so that a double shows."""
     found = list(state.unassigned)
     for reader in state.readers.values():
@@ -145,7 +148,7 @@ def places(state):
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_no_history_loses_or_doubles_a_segment(data) -> None:
+def test_no_history_loses_or_doubles_a_segment(data: st.DataObject) -> None:
     # Random joins, leaves, beats, balancing and scales; a model knows which segments must be readable or waiting.
     count = data.draw(st.integers(1, 6))
     state = group(count)
@@ -204,7 +207,7 @@ def test_no_history_loses_or_doubles_a_segment(data) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 12), st.lists(st.sampled_from(READERS), min_size=1, max_size=4, unique=True))
-def test_balancing_ends_fair(segment_count, readers) -> None:
+def test_balancing_ends_fair(segment_count: int, readers: list[str]) -> None:
     # Readers join one after another, each balancing in turn until nothing changes: at most one apart.
     state = group(segment_count)
     for reader in readers:
@@ -225,7 +228,7 @@ def test_balancing_ends_fair(segment_count, readers) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_balancing_moves_the_minimum_of_segments(data) -> None:
+def test_balancing_moves_the_minimum_of_segments(data: st.DataObject) -> None:
     """Readers join and leave a group at rest. Each gives up what it saw that it has too many of, perhaps long ago.
 
     What moves from one reader to another is what the others have too many of by the fairest count, and not one more;
@@ -254,7 +257,7 @@ def test_balancing_moves_the_minimum_of_segments(data) -> None:
         assert not state.unassigned
 
 
-def rested(data, state):
+def rested(data: st.DataObject, state: GroupState) -> tuple[GroupState, int]:
     """Let readers poll, and act on what they saw, in any order, until nothing changes; count what they gave up."""
     given_up = 0
     seen = {}
@@ -273,12 +276,12 @@ def rested(data, state):
     return pytest.fail("balancing does not come to rest")
 
 
-def at_held(state, reader, segments):
+def at_held(state: GroupState, reader: str, segments: list[str]) -> dict[str, HeldSegment]:
     mine = state.readers[reader].segments
     return {segment: mine[segment] for segment in segments if segment in mine}
 
 
-def of(stream, number=0):
+def of(stream: str, number: int = 0) -> str:
     return segment_name("retail", stream, number)
 
 
@@ -328,7 +331,7 @@ def test_a_group_with_patterns_is_never_finished() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_every_history_of_streams_assigns_each_segment_once(data) -> None:
+def test_every_history_of_streams_assigns_each_segment_once(data: st.DataObject) -> None:
     """Streams come and go while readers do: each that is read is at one place, with its end, and no other is."""
     streams = ["a", "b", "c", "d"]
     limits = {of(stream): 100 for stream in data.draw(st.sets(st.sampled_from(streams)))}

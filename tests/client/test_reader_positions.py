@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.client.client import Client
+from penstock.client.groups.reader import Reader
+from penstock.client.reading.event import Event
 from penstock.model.errors import CommitNeededError, InvalidArgumentError, StreamError
 from penstock.model.policies import Scaling
+
+if TYPE_CHECKING:
+    from client.conftest import Cluster
 
 FAST = {"position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_timeout_s": 0.3}
 STREAM = "retail/orders"
 
 
-async def fill(client, count=20, stream=STREAM, segments=1, start=0):
+async def fill(client: Client, count: int = 20, stream: str = STREAM, segments: int = 1, start: int = 0) -> None:
     await client.create_stream(stream, scaling=Scaling.fixed(segments), exist_ok=True)
     async with client.event_writer(stream) as writer:
         for index in range(start, start + count):
             await writer.write(b"%d" % index, routing_key=str(index))
 
 
-def numbers(events):
+def numbers(events: list[Event]) -> list[int]:
     return [int(event.data) for event in events]
 
 
-async def take(reader, count):
-    events = []
+async def take(reader: Reader, count: int) -> list[Event]:
+    events: list[Event] = []
     while len(events) < count:
         event = await reader.read(20)
         assert event is not None
@@ -33,14 +40,14 @@ async def take(reader, count):
     return events
 
 
-async def drain(reader, idle_s=1.0):
+async def drain(reader: Reader, idle_s: float = 1.0) -> list[Event]:
     events = []
     while (event := await reader.read(idle_s)) is not None:
         events.append(event)
     return events
 
 
-async def test_manual_positions_move_by_commit_alone(cluster):
+async def test_manual_positions_move_by_commit_alone(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client)
         group = await client.reader_group("audit", [STREAM])
@@ -55,16 +62,16 @@ async def test_manual_positions_move_by_commit_alone(cluster):
             place = reader.position()
             batch = await reader.read_batch(max_bytes=27)
             await reader.commit(place)
-            assert len(batch) == 3
+            assert len(batch) == 3  # type: ignore[arg-type]
         async with await group.reader("s", positions="manual") as reader:
             batch = await reader.read_batch(max_bytes=27)
-            assert [int(event) for event in batch.events] == [7, 8, 9]
+            assert [int(event) for event in batch.events] == [7, 8, 9]  # type: ignore[union-attr]
             await reader.commit(batch)
         async with await group.reader("s") as reader:
             assert numbers(await take(reader, 1)) == [10]
 
 
-async def test_commit_refuses_unreturned_events_and_segments_of_other_readers(cluster):
+async def test_commit_refuses_unreturned_events_and_segments_of_other_readers(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client)
         group = await client.reader_group("audit", [STREAM])
@@ -86,7 +93,7 @@ async def test_commit_refuses_unreturned_events_and_segments_of_other_readers(cl
             await group.reader("r", positions="sometimes")
 
 
-async def test_manual_reader_must_commit_before_it_reads_past_a_segment(cluster):
+async def test_manual_reader_must_commit_before_it_reads_past_a_segment(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 4)
         await cluster.controller.scale(STREAM, [0], [(0.0, 0.5), (0.5, 1.0)])
@@ -112,14 +119,14 @@ async def test_manual_reader_must_commit_before_it_reads_past_a_segment(cluster)
             assert sorted(numbers(events)) == list(range(8))
 
 
-async def test_segment_of_a_manual_reader_moves_once_it_is_committed(cluster):
+async def test_segment_of_a_manual_reader_moves_once_it_is_committed(cluster: Cluster) -> None:
     """The second reader waits: no event comes twice because of it."""
     async with cluster.client(**FAST) as client:
         await fill(client, 20, segments=2)
         group = await client.reader_group("audit", [STREAM])
         async with await group.reader("r1", positions="manual") as first:
             batches = [await first.read_batch(timeout_s=5), await first.read_batch(timeout_s=5)]
-            assert {batch.segment_id for batch in batches} == {0, 1}
+            assert {batch.segment_id for batch in batches} == {0, 1}  # type: ignore[union-attr]
             async with await group.reader("r2", positions="manual") as second:
                 assert await first.read(0.1) is None
                 assert second.segments == []
@@ -129,7 +136,7 @@ async def test_segment_of_a_manual_reader_moves_once_it_is_committed(cluster):
                 assert [len(first.segments), len(second.segments)] == [1, 1]
 
 
-async def test_positions_at_exit_are_stored_at_a_clean_end_only(cluster):
+async def test_positions_at_exit_are_stored_at_a_clean_end_only(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client)
         group = await client.reader_group("audit", [STREAM])
@@ -144,7 +151,7 @@ async def test_positions_at_exit_are_stored_at_a_clean_end_only(cluster):
             assert numbers(await take(reader, 1)) == [5]
 
 
-async def test_seek_goes_back_to_an_event_and_to_a_position(cluster):
+async def test_seek_goes_back_to_an_event_and_to_a_position(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client)
         group = await client.reader_group("audit", [STREAM])
@@ -159,7 +166,7 @@ async def test_seek_goes_back_to_an_event_and_to_a_position(cluster):
                 await reader.seek({"retail/orders/9.#epoch.9": 0})
 
 
-async def test_reset_sets_running_readers_back(cluster):
+async def test_reset_sets_running_readers_back(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 20, segments=2)
         group = await client.reader_group("audit", [STREAM])
@@ -178,7 +185,7 @@ async def test_reset_sets_running_readers_back(cluster):
                 await group.reset("yesterday")
 
 
-async def test_paused_stream_hands_out_nothing_until_it_is_resumed(cluster):
+async def test_paused_stream_hands_out_nothing_until_it_is_resumed(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 10)
         await fill(client, 10, stream="retail/other", start=100)
@@ -196,7 +203,7 @@ async def test_paused_stream_hands_out_nothing_until_it_is_resumed(cluster):
             assert sorted(numbers(events)) == [*range(10), *range(100, 112)]
 
 
-async def test_redelivered_events_say_how_often(cluster):
+async def test_redelivered_events_say_how_often(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client)
         group = await client.reader_group("audit", [STREAM])
@@ -204,14 +211,14 @@ async def test_redelivered_events_say_how_often(cluster):
             with pytest.raises(KeyError):  # noqa: PT012  # the block is the matter
                 async with await group.reader("r") as reader:
                     batch = await reader.read_batch(max_bytes=9 * 4)
-                    assert batch.redelivery_count == count
+                    assert batch.redelivery_count == count  # type: ignore[union-attr]
                     raise KeyError("processing failed")
         async with await group.reader("r") as reader:
             events = await take(reader, 20)
         assert [event.redelivery_count for event in events] == [3] * 4 + [0] * 16
 
 
-async def test_application_gets_callbacks_for_acquired_and_released_segments(cluster):
+async def test_application_gets_callbacks_for_acquired_and_released_segments(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 0, segments=2)
         group = await client.reader_group("audit", [STREAM])
@@ -224,7 +231,7 @@ async def test_application_gets_callbacks_for_acquired_and_released_segments(clu
         assert told == [(2, 0), (0, 1), (1, 0)]
 
 
-async def test_application_that_does_not_come_back_loses_its_segments(cluster):
+async def test_application_that_does_not_come_back_loses_its_segments(cluster: Cluster) -> None:
     """It holds an event for longer than the group allows: others continue, and it joins again on its next call."""
     async with cluster.client(**FAST) as client:
         await fill(client, 20, segments=2)
@@ -232,7 +239,7 @@ async def test_application_that_does_not_come_back_loses_its_segments(cluster):
         async with await group.reader("slow") as slow:
             (in_hand,) = await take(slow, 1)
             async with await group.reader("quick") as quick:
-                events = []
+                events: list[Event] = []
                 async with asyncio.timeout(60):
                     while len(events) < 20:
                         events += await drain(quick, 0.05)
@@ -245,7 +252,7 @@ async def test_application_that_does_not_come_back_loses_its_segments(cluster):
                 assert [len(slow.segments), len(quick.segments)] == [1, 1]
 
 
-async def test_application_that_is_alone_keeps_its_segments_however_long_it_takes(cluster):
+async def test_application_that_is_alone_keeps_its_segments_however_long_it_takes(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 5)
         group = await client.reader_group("audit", [STREAM], processing_time_max_s=0.05)
@@ -255,7 +262,7 @@ async def test_application_that_is_alone_keeps_its_segments_however_long_it_take
             assert numbers(await take(reader, 4)) == [1, 2, 3, 4]
 
 
-async def test_groups_are_listed_and_described(cluster):
+async def test_groups_are_listed_and_described(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 10, segments=2)
         group = await client.reader_group("audit", [STREAM], reader_timeout_s=7.0)

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from penstock.client.groups.group_state import HeldSegment
+from penstock.client.client import Client
+from penstock.client.groups.group_state import GroupState, HeldSegment
+from penstock.client.groups.reader import Reader
+from penstock.client.reading.event import Event
 from penstock.model.errors import (
     ContainerOfflineError,
     InvalidArgumentError,
@@ -24,29 +29,32 @@ from penstock.model.errors import (
 from penstock.model.policies import Scaling
 from penstock.model.stream_cuts import StreamCut
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+
 FAST = {"position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_timeout_s": 0.3}
 STREAM = "retail/orders"
 
 
-async def fill(client, count=20, stream=STREAM, segments=1, start=0):
+async def fill(client: Client, count: int = 20, stream: str = STREAM, segments: int = 1, start: int = 0) -> None:
     await client.create_stream(stream, scaling=Scaling.fixed(segments), exist_ok=True)
     async with client.event_writer(stream) as writer:
         for index in range(start, start + count):
             await writer.write(b"%d" % index, routing_key=str(index))
 
 
-def numbers(events):
+def numbers(events: list[Event]) -> list[int]:
     return [int(event.data) for event in events]
 
 
-async def drain(reader, idle_s=1.0):
+async def drain(reader: Reader, idle_s: float = 1.0) -> list[Event]:
     events = []
     while (event := await reader.read(idle_s)) is not None:
         events.append(event)
     return events
 
 
-async def until(condition, timeout_s=60.0):
+async def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.01)
@@ -55,7 +63,7 @@ async def until(condition, timeout_s=60.0):
 # -- an exception never moves a position ------------------------------------------------------------------------
 
 
-async def test_exception_while_an_event_is_processed_leaves_it_unread(cluster):
+async def test_exception_while_an_event_is_processed_leaves_it_unread(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client)
         group = await client.reader_group("audit", [STREAM])
@@ -68,7 +76,7 @@ async def test_exception_while_an_event_is_processed_leaves_it_unread(cluster):
             assert numbers(await drain(reader)) == list(range(7, 20))
 
 
-async def test_exception_while_a_batch_is_processed_leaves_all_of_it_unread(cluster):
+async def test_exception_while_a_batch_is_processed_leaves_all_of_it_unread(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client)
         group = await client.reader_group("audit", [STREAM])
@@ -82,13 +90,13 @@ async def test_exception_while_a_batch_is_processed_leaves_all_of_it_unread(clus
 
 
 @pytest.mark.parametrize("ends_with", ["group", "finally", "cancellation"])
-async def test_exception_leaves_the_event_unread_however_the_reader_is_closed(cluster, ends_with):
+async def test_exception_leaves_the_event_unread_however_the_reader_is_closed(cluster: Cluster, ends_with: str) -> None:
     """By its group's block, by `close` in a `finally:`, or because the task is cancelled while it works."""
     async with cluster.client() as client:
         await fill(client)
         group = await client.reader_group("audit", [STREAM])
 
-        async def work():
+        async def work() -> None:
             if ends_with == "group":
                 async with group:
                     await consume(await group.reader("r"))
@@ -102,7 +110,7 @@ async def test_exception_leaves_the_event_unread_however_the_reader_is_closed(cl
                 async with await group.reader("r") as reader:
                     await consume(reader)
 
-        async def consume(reader):
+        async def consume(reader: Reader) -> None:
             async for event in reader:
                 if event.data == b"7":
                     if ends_with == "cancellation":
@@ -123,19 +131,19 @@ async def test_exception_leaves_the_event_unread_however_the_reader_is_closed(cl
 # -- a cancelled read leaves nothing half done --------------------------------------------------------------------
 
 
-def answer_late(client):
+def answer_late(client: Client) -> None:
     """Let the store's answer to a change of the record come 50 ms after the change."""
     put = client._segment_client.table_put
 
-    async def late(*args, **kwargs):
+    async def late(*args: Any, **kwargs: Any) -> Sequence[int]:
         versions = await put(*args, **kwargs)
         await asyncio.sleep(0.05)
         return versions
 
-    client._segment_client.table_put = late
+    client._segment_client.table_put = late  # type: ignore[method-assign]
 
 
-async def read_cut_off(reader, after_s):
+async def read_cut_off(reader: Reader, after_s: float) -> None:
     read = asyncio.create_task(reader.read())
     await asyncio.sleep(after_s)
     read.cancel()
@@ -146,7 +154,9 @@ CUTS_S = [0.0, 0.005, 0.02, 0.04, 0.07]
 
 
 @pytest.mark.parametrize("after_s", CUTS_S)
-async def test_read_cancelled_during_a_rebalance_leaves_each_segment_to_one_reader(cluster, after_s):
+async def test_read_cancelled_during_a_rebalance_leaves_each_segment_to_one_reader(
+    cluster: Cluster, after_s: float
+) -> None:
     """The record is changed already, its answer not there yet, when the read is cut off. Every event comes once."""
     async with cluster.client(**FAST) as client:
         await fill(client, 0, segments=4)
@@ -168,7 +178,7 @@ async def test_read_cancelled_during_a_rebalance_leaves_each_segment_to_one_read
 
 
 @pytest.mark.parametrize("step", range(0, 40, 4))
-async def test_read_cancelled_at_the_end_of_a_segment_still_finishes(cluster, step):
+async def test_read_cancelled_at_the_end_of_a_segment_still_finishes(cluster: Cluster, step: int) -> None:
     """Each read is cut off after a few steps of the loop; what follows the segment is read nevertheless."""
     async with cluster.client(**FAST) as client:
         await fill(client, 5)
@@ -195,7 +205,9 @@ async def test_read_cancelled_at_the_end_of_a_segment_still_finishes(cluster, st
 
 
 @pytest.mark.parametrize("after_s", CUTS_S)
-async def test_read_cancelled_while_segments_are_taken_over_leaves_none_unread(cluster, after_s):
+async def test_read_cancelled_while_segments_are_taken_over_leaves_none_unread(
+    cluster: Cluster, after_s: float
+) -> None:
     """The other reader has left: its segments are taken over although every read meanwhile was cut off."""
     async with cluster.client(**FAST) as client:
         await fill(client, 0, segments=4)
@@ -212,7 +224,7 @@ async def test_read_cancelled_while_segments_are_taken_over_leaves_none_unread(c
             assert len(first.segments) == 4
 
 
-async def test_cancelled_join_leaves_no_member_behind(cluster):
+async def test_cancelled_join_leaves_no_member_behind(cluster: Cluster) -> None:
     """`group.reader()` is cancelled at every step: no member that reads nothing may stay in the group."""
     async with cluster.client(**FAST, keepalive_interval_s=100) as client:
         await fill(client, 0, segments=2)
@@ -231,7 +243,7 @@ async def test_cancelled_join_leaves_no_member_behind(cluster):
         assert len((await group._state()).unassigned) == 2
 
 
-async def test_segment_that_was_away_is_read_where_the_record_says(cluster):
+async def test_segment_that_was_away_is_read_where_the_record_says(cluster: Cluster) -> None:
     """It went to another reader and came back between two inspects the record: only its number shows that."""
     async with cluster.client(**FAST) as client:
         await fill(client, 20)
@@ -241,7 +253,7 @@ async def test_segment_that_was_away_is_read_where_the_record_says(cluster):
                 await reader.read(20)
             elsewhere = 10 * 9
 
-            def went_away_and_came_back(state):
+            def went_away_and_came_back(state: GroupState) -> GroupState:
                 me = state.readers["r"]
                 held = {segment: HeldSegment(elsewhere, state.next_turn) for segment in me.segments}
                 changed = msgspec.structs.replace(me, segments=held)
@@ -255,7 +267,7 @@ async def test_segment_that_was_away_is_read_where_the_record_says(cluster):
 # -- outages --------------------------------------------------------------------------------------------------------
 
 
-async def test_reader_reads_on_after_an_outage_longer_than_its_patience(cluster):
+async def test_reader_reads_on_after_an_outage_longer_than_its_patience(cluster: Cluster) -> None:
     """The error of the outage is raised once, and not again when the store is back."""
     async with cluster.client(retry_time_max_s=2.0, **FAST) as client:
         await fill(client, 5)
@@ -264,20 +276,16 @@ async def test_reader_reads_on_after_an_outage_longer_than_its_patience(cluster)
             assert len(await drain(reader, 0.1)) == 5
             name = reader.segments[0]
             # The store answers, but not for this segment: a passing fault that outlasts all attempts.
-            original, client._segment_client.read = client._segment_client.read, _failing(name)
-            for source in (
-                reader._membership.open_segments.values()
-                if hasattr(reader, "_membership")
-                else (reader._open_segments.values())
-            ):
-                done = source.restart(source.offset)
+            original, client._segment_client.read = client._segment_client.read, _failing(name)  # type: ignore[assignment, method-assign]
+            for source in reader._membership.open_segments.values():
+                done = source.restart(source.offset)  # type: ignore[func-returns-value]
                 if done is not None:
-                    await done
+                    await done  # type: ignore[unreachable]
             with pytest.raises(ContainerOfflineError):
                 await reader.read(20)
-            client._segment_client.read = original
+            client._segment_client.read = original  # type: ignore[method-assign]
             await fill(client, 5, start=5)
-            events = []
+            events: list[Any] = []
             async with asyncio.timeout(60):
                 while len(events) < 5:
                     try:
@@ -288,21 +296,21 @@ async def test_reader_reads_on_after_an_outage_longer_than_its_patience(cluster)
             assert numbers(events) == list(range(5, 10))
 
 
-def _failing(name):
-    async def read(segment, offset, length, *, wait=False):
+def _failing(name: str) -> Callable[..., Awaitable[Any]]:
+    async def read(segment: str, offset: int, length: int, *, wait: bool = False) -> None:
         raise ContainerOfflineError(0, f"{segment} cannot be read from here ({name})")
 
     return read
 
 
-async def test_segments_that_one_reader_cannot_read_go_to_another(cluster):
+async def test_segments_that_one_reader_cannot_read_go_to_another(cluster: Cluster) -> None:
     """It is alive and stores positions, but its reads fail: after the group's time-out others try."""
     async with cluster.client(**FAST) as broken, cluster.client(**FAST) as client:
         await fill(client, 20, segments=2)
-        broken._segment_client.read = _failing("broken")
+        broken._segment_client.read = _failing("broken")  # type: ignore[assignment, method-assign]
         first = await (await broken.reader_group("audit", [STREAM])).reader("broken")
 
-        async def insist():
+        async def insist() -> None:
             while first.is_open if hasattr(first, "is_open") else not first.is_closed:
                 try:
                     await first.read(0.05)
@@ -311,7 +319,7 @@ async def test_segments_that_one_reader_cannot_read_go_to_another(cluster):
 
         insisting = asyncio.create_task(insist())
         async with await (await client.reader_group("audit", [STREAM])).reader("sound") as second:
-            events = []
+            events: list[Event] = []
             async with asyncio.timeout(60):
                 while len(events) < 20:
                     event = await second.read(0.1)
@@ -322,7 +330,7 @@ async def test_segments_that_one_reader_cannot_read_go_to_another(cluster):
         await first.close()
 
 
-async def test_read_returns_in_its_time_while_the_record_is_away(cluster):
+async def test_read_returns_in_its_time_while_the_record_is_away(cluster: Cluster) -> None:
     """Balancing needs the group's record; a read with a time-out does not wait for it."""
     async with cluster.client(**FAST, request_timeout_s=30.0) as client:
         await fill(client, 5, segments=2)
@@ -338,7 +346,7 @@ async def test_read_returns_in_its_time_while_the_record_is_away(cluster):
             cluster.store.loses_table_requests = False
 
 
-async def test_storing_positions_ends_in_its_time_while_another_poll_is_under_way(cluster):
+async def test_storing_positions_ends_in_its_time_while_another_poll_is_under_way(cluster: Cluster) -> None:
     """The poll that was begun before waits for the record, and would have its whole time before this one had any."""
     async with cluster.client(**{**FAST, "retry_time_max_s": 0.3}) as client:
         await fill(client, 5)
@@ -347,21 +355,21 @@ async def test_storing_positions_ends_in_its_time_while_another_poll_is_under_wa
             original = client._segment_client.table_get, client._segment_client.table_put
             asked = asyncio.Event()
 
-            async def hang(*args, **kwargs):
+            async def hang(*args: Any, **kwargs: Any) -> Any:
                 asked.set()
                 await asyncio.sleep(1000)
 
-            client._segment_client.table_get = client._segment_client.table_put = hang
+            client._segment_client.table_get = client._segment_client.table_put = hang  # type: ignore[method-assign]
             reader._membership.wake()
             await asked.wait()
             async with asyncio.timeout(60):
                 with pytest.raises(OutcomeUnknownError, match="retry_time_max_s"):
                     await reader.store_positions()
-            client._segment_client.table_get, client._segment_client.table_put = original
+            client._segment_client.table_get, client._segment_client.table_put = original  # type: ignore[method-assign]
             await reader.abandon()
 
 
-async def test_close_ends_in_its_time_while_the_store_is_away(cluster):
+async def test_close_ends_in_its_time_while_the_store_is_away(cluster: Cluster) -> None:
     """It says that it does not know, and a later call leaves the group."""
     async with cluster.client(**FAST, reader_close_timeout_s=0.2) as client:
         await fill(client, 5)
@@ -386,7 +394,7 @@ async def test_close_ends_in_its_time_while_the_store_is_away(cluster):
     "start",
     ["headd", 17, b"tail", ["retail/orders"], {"retail/order": "cut"}, {"retail/other": "other"}, {}, {STREAM: 5}],
 )
-async def test_an_invalid_start_is_refused_and_leaves_nothing(cluster, start):
+async def test_an_invalid_start_is_refused_and_leaves_nothing(cluster: Cluster, start: Any) -> None:
     async with cluster.client() as client:
         await fill(client, 3)
         await fill(client, 3, stream="retail/other")
@@ -400,7 +408,7 @@ async def test_an_invalid_start_is_refused_and_leaves_nothing(cluster, start):
 
 
 @pytest.mark.parametrize("positions", [{0: 1_000_000}, {7: 0}, {}])
-async def test_start_beyond_the_end_is_refused(cluster, positions):
+async def test_start_beyond_the_end_is_refused(cluster: Cluster, positions: dict[int, int]) -> None:
     async with cluster.client() as client:
         await fill(client, 3)
         with pytest.raises(InvalidArgumentError):
@@ -410,7 +418,7 @@ async def test_start_beyond_the_end_is_refused(cluster, positions):
 # -- the controller knows groups -----------------------------------------------------------------------------------
 
 
-async def test_scope_with_a_group_cannot_be_deleted(cluster):
+async def test_scope_with_a_group_cannot_be_deleted(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client, 3)
         await client.create_scope("groups")
@@ -421,7 +429,7 @@ async def test_scope_with_a_group_cannot_be_deleted(cluster):
         await client.delete_scope("groups")
 
 
-async def test_a_group_in_a_missing_scope_is_refused_and_leaves_nothing(cluster):
+async def test_a_group_in_a_missing_scope_is_refused_and_leaves_nothing(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client, 3)
         with pytest.raises(NoSuchScopeError):
@@ -429,7 +437,7 @@ async def test_a_group_in_a_missing_scope_is_refused_and_leaves_nothing(cluster)
         assert not cluster.store.segments.tables
 
 
-async def test_a_recreated_group_starts_from_the_beginning(cluster):
+async def test_a_recreated_group_starts_from_the_beginning(cluster: Cluster) -> None:
     """Whichever client deleted the registration, and how: the new group does not use positions of the old one."""
     async with cluster.client(**FAST) as client:
         await fill(client, 10)
@@ -443,7 +451,7 @@ async def test_a_recreated_group_starts_from_the_beginning(cluster):
         await old.close()
 
 
-async def test_refused_group_leaves_no_table(cluster):
+async def test_refused_group_leaves_no_table(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await fill(client, 3)
         with pytest.raises(PenstockError):
@@ -451,7 +459,7 @@ async def test_refused_group_leaves_no_table(cluster):
         assert not cluster.store.segments.tables
 
 
-async def test_deleted_group_is_gone_for_its_readers(cluster):
+async def test_deleted_group_is_gone_for_its_readers(cluster: Cluster) -> None:
     async with cluster.client(**FAST) as client:
         await fill(client, 1)
         group = await client.reader_group("audit", [STREAM])
@@ -466,7 +474,7 @@ async def test_deleted_group_is_gone_for_its_readers(cluster):
 # -- read-ahead -----------------------------------------------------------------------------------------------------
 
 
-async def test_read_ahead_is_one_budget_for_all_segments_of_a_reader(cluster):
+async def test_read_ahead_is_one_budget_for_all_segments_of_a_reader(cluster: Cluster) -> None:
     """A hundred segments full of events, a reader that takes its time: what it holds stays within the setting."""
     budget = 64 * 1024
     async with cluster.client(reader_read_ahead_bytes_max=budget, read_bytes=16 * 1024, **FAST) as client:
@@ -485,7 +493,7 @@ async def test_read_ahead_is_one_budget_for_all_segments_of_a_reader(cluster):
             assert await reader.read(0.1) is None
 
 
-async def test_event_larger_than_the_share_of_its_segment_is_read(cluster):
+async def test_event_larger_than_the_share_of_its_segment_is_read(cluster: Cluster) -> None:
     async with cluster.client(reader_read_ahead_bytes_max=8 * 1024, read_bytes=4 * 1024, **FAST) as client:
         await client.create_stream(STREAM, scaling=Scaling.fixed(8))
         async with client.event_writer(STREAM) as writer:
@@ -493,7 +501,7 @@ async def test_event_larger_than_the_share_of_its_segment_is_read(cluster):
                 await writer.write(bytes([index]) * 30_000, routing_key=str(index))
         group = await client.reader_group("audit", [STREAM])
         async with await group.reader("r") as reader:
-            events = []
+            events: list[bytes] = []
             while len(events) < 40:
                 event = await reader.read(20)
                 assert event is not None

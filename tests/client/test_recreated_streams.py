@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from penstock.client.client import Client
+from penstock.client.groups.reader import Reader
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import NoSuchStreamError
 from penstock.model.policies import Scaling
@@ -22,7 +24,7 @@ A, B = "retail/a", "retail/b"
 
 
 @asynccontextmanager
-async def served():
+async def served() -> AsyncIterator[Client]:
     """A client of a real server: segment numbers must continue as the real controller has them continue."""
     server = Standalone(StandaloneSettings(is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0))
     await server.start()
@@ -33,14 +35,14 @@ async def served():
         await server.stop()
 
 
-async def create(client, stream, count=4, segments=2) -> None:
+async def create(client: Client, stream: str, count: int = 4, segments: int = 2) -> None:
     await client.create_stream(stream, scaling=Scaling.fixed(segments))
     async with client.event_writer(stream) as writer:
         for number in range(count):
             await writer.write(f"{stream} {number}".encode(), routing_key=str(number))
 
 
-async def recreate(client, stream, *, with_scope=False) -> None:
+async def recreate(client: Client, stream: str, *, with_scope: bool = False) -> None:
     await client.seal_stream(stream)
     await client.delete_stream(stream)
     if with_scope:
@@ -48,8 +50,8 @@ async def recreate(client, stream, *, with_scope=False) -> None:
     await create(client, stream)
 
 
-async def read(reader, count):
-    found = []
+async def read(reader: Reader, count: int) -> list[bytes]:
+    found: list[bytes] = []
     async with asyncio.timeout(60):
         while len(found) < count:
             event = await reader.read(5)
@@ -58,14 +60,14 @@ async def read(reader, count):
     return found
 
 
-async def read_on(reader) -> None:
+async def read_on(reader: Reader) -> None:
     async with asyncio.timeout(60):
         while True:
             await reader.read(1)
             assert not reader.is_finished
 
 
-async def expect_report(reader, group="retail/audit") -> None:
+async def expect_report(reader: Reader, group: str = "retail/audit") -> None:
     """Read until the reader reports the recreated stream. An end, or silence, fails."""
     while True:
         with pytest.raises(NoSuchStreamError) as caught:
@@ -123,7 +125,7 @@ async def test_a_reader_still_gets_the_events_of_other_streams() -> None:
             # The way out that the error names.
             await group.remove_streams([A])
             await group.add_streams([A])
-            again = []
+            again: list[bytes] = []
             async with asyncio.timeout(60):
                 while len(again) < 4:
                     try:
@@ -163,7 +165,7 @@ async def test_opening_a_group_reports_a_recreated_stream(is_finished: bool) -> 
             assert len(await read(reader, 4)) == 4
 
 
-async def recreate_sealed(client, stream) -> None:
+async def recreate_sealed(client: Client, stream: str) -> None:
     await client.delete_stream(stream)
     await create(client, stream)
 

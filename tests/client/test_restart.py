@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock import aio
+from penstock.client.client import Client
 from penstock.client.settings import ClientSettings
 from penstock.model.policies import Scaling
 from penstock.server.settings import StandaloneSettings
@@ -30,7 +31,7 @@ async def test_server_restarts_lose_and_double_nothing(tmp_path: Path) -> None:
     )
     restarts = 0
 
-    async def write(client) -> None:
+    async def write(client: Client) -> None:
         nonlocal server, restarts
         async with client.event_writer("retail/orders") as writer:
             for index in range(COUNT):
@@ -43,12 +44,12 @@ async def test_server_restarts_lose_and_double_nothing(tmp_path: Path) -> None:
                     await server.start()
                     restarts += 1
 
-    async def read(client):
-        seen = {}
+    async def read(client: Client) -> dict[bytes, list[int]]:
+        seen: dict[bytes, list[int]] = {}
         async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader() as reader:
             for _ in range(COUNT):
                 event = await reader.read(20)
-                key, number = event.data.split()
+                key, number = event.data.split()  # type: ignore[union-attr]
                 seen.setdefault(key, []).append(int(number))
             assert await reader.read(0.05) is None
         return seen

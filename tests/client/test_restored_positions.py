@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.client.client import Client
 from penstock.client.reading.batch_reads import BatchRange
 from penstock.client.transport import known_ends
 from penstock.model.errors import InvalidArgumentError, PositionBeyondEndError
@@ -21,20 +22,20 @@ SEGMENT = "retail/orders/0.#epoch.0"
 EVENT_LENGTH = EVENT_HEADER_LENGTH + 4
 
 
-async def write(client, *numbers) -> None:
+async def write(client: Client, *numbers: int) -> None:
     await client.create_stream(STREAM, scaling=Scaling.fixed(1), exist_ok=True)
     async with client.event_writer(STREAM) as writer:
         for number in numbers:
             await writer.write(b"%04d" % number, routing_key="key")
 
 
-def restore(cluster, length, segment=SEGMENT) -> None:
+def restore(cluster: Cluster, length: int, segment: str = SEGMENT) -> None:
     """Let the segment store come back with what it had when the segment had that length; nothing else is older."""
     del cluster.store.segments._segment(segment).data[length:]
     cluster.store.drop_all()
 
 
-def is_of(error, position, end):
+def is_of(error: PositionBeyondEndError, position: int, end: int) -> bool:
     return (error.segment, error.position, error.end) == (SEGMENT, position, end)
 
 
@@ -138,6 +139,7 @@ async def test_a_segment_beyond_its_end_does_not_stop_the_others(cluster: Cluste
             async with client.event_writer("retail/b") as writer:
                 for number in range(3):
                     await writer.write(b"%d" % number, routing_key="key")
+            found: list[bytes]
             found, refused = [], 0
             async with group.reader("r") as reader:
                 while len(found) < 3:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ async def test_the_last_answer_is_raised_and_no_attempt_made_that_has_no_time() 
 
 
 async def test_task_that_ends_by_a_bug_is_reported() -> None:
-    crashes = []
+    crashes: list[Any] = []
 
     async def fail() -> None:
         raise KeyError("bug")
@@ -97,7 +98,7 @@ async def test_task_that_ends_by_a_bug_is_reported() -> None:
 
 
 async def test_cancelled_and_finished_tasks_get_no_callback() -> None:
-    crashes = []
+    crashes: list[Any] = []
     forever = start_watched(asyncio.sleep(1000), "sleeps", crashes.append)
     done = start_watched(asyncio.sleep(0), "done", crashes.append)
     await done

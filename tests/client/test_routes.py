@@ -17,11 +17,11 @@ HOMES = ("a", "b", "c")
 class Finder:
     """Says where keys live, and counts how often it was asked."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.shift = 0
-        self.asked = []
+        self.asked: list[str] = []
 
-    def __call__(self, key):
+    def __call__(self, key: str) -> str:
         if not isinstance(key, str):
             raise InvalidArgumentError(f"{key!r}")
         self.asked.append(key)
@@ -30,7 +30,7 @@ class Finder:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_events_are_spread_by_their_keys_and_the_keys_are_found_again(data):
+def test_events_are_spread_by_their_keys_and_the_keys_are_found_again(data: st.DataObject) -> None:
     """Also after caches and homes have changed: keys are those at the time of the call."""
     find = Finder()
     routes = Routes(find, data.draw(st.integers(1, 6)), data.draw(st.sampled_from((60, 150, 1 << 20))))
@@ -56,7 +56,7 @@ def test_events_are_spread_by_their_keys_and_the_keys_are_found_again(data):
         assert list(find_keys()) == wanted
 
 
-def test_a_known_key_is_not_searched_again():
+def test_a_known_key_is_not_searched_again() -> None:
     find = Finder()
     routes = Routes(find, 10, 1 << 20)
     for _ in range(3):
@@ -66,16 +66,16 @@ def test_a_known_key_is_not_searched_again():
 
 
 @pytest.mark.parametrize("bad", [7, ["1"]])
-def test_an_invalid_key_writes_nothing_and_leaves_nothing(bad):
+def test_an_invalid_key_writes_nothing_and_leaves_nothing(bad: int | list[str]) -> None:
     """Neither among known keys, where it is met in the middle, nor among new ones."""
     routes = Routes(Finder(), 10, 1 << 20)
     for _ in range(2):
         with pytest.raises((InvalidArgumentError, TypeError)):
-            list(routes.spread([b"x", b"y"], ("1", bad)))
+            list(routes.spread([b"x", b"y"], ("1", bad)))  # type: ignore[arg-type]
         assert [list(its) for _, its, _ in routes.spread([b"z"], ("1",))] == [[b"z"]]
 
 
-def test_an_early_stop_leaves_nothing_behind():
+def test_an_early_stop_leaves_nothing_behind() -> None:
     routes = Routes(Finder(), 10, 1 << 20)
     spreading = routes.spread([b"x", b"y"], ("1", "2"))
     next(spreading)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -18,6 +19,9 @@ from penstock.serializers import (
     PydanticSerializer,
     TextSerializer,
 )
+
+if TYPE_CHECKING:
+    from client.conftest import Cluster
 
 STREAM = "retail/orders"
 
@@ -36,13 +40,13 @@ class Plain:
     number: int
 
 
-def pydantic_order():
+def pydantic_order() -> Any:
     """The same as a pydantic model."""
     pydantic = pytest.importorskip("pydantic")
     return pydantic.create_model("Order", number=(int, ...), items=(list[str], ...))
 
 
-def cases():
+def cases() -> dict[str, tuple[Any, Any, Any, bytes | None]]:
     """Serializer, a value of it, something else, bytes that are not its own."""
     model = pydantic_order()
     arrow = pytest.importorskip("pyarrow")
@@ -63,7 +67,7 @@ KINDS = ["bytes", "text", "latin", "json", "msgspec json", "msgspec msgpack", "d
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_survive_and_others_are_refused(kind):
+def test_values_survive_and_others_are_refused(kind: str) -> None:
     serializer, value, other, garbage = cases()[kind]
     data = serializer.serialize(value)
     assert type(data) is bytes
@@ -76,7 +80,7 @@ def test_values_survive_and_others_are_refused(kind):
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_make_a_serializer_fail_in_another_way(data):
+def test_no_bytes_make_a_serializer_fail_in_another_way(data: bytes) -> None:
     for serializer in (JsonSerializer(), TextSerializer(), MsgspecSerializer(Order, "msgpack"), ArrowSerializer()):
         try:
             serializer.deserialize(data)
@@ -84,18 +88,18 @@ def test_no_bytes_make_a_serializer_fail_in_another_way(data):
             pass
 
 
-async def test_a_writer_with_a_serializer_takes_values(cluster):
+async def test_a_writer_with_a_serializer_takes_values(cluster: Cluster) -> None:
     serializer = MsgspecSerializer(Order)
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         async with client.event_writer(STREAM, serializer=serializer) as writer:
             await (await writer.write(Order(0, []), "key"))
             with pytest.raises(SerializationError):
-                await writer.write(object(), "key")
+                await writer.write(object(), "key")  # type: ignore[arg-type]
             await writer.write_many([Order(number, ["x"]) for number in range(1, 2000)], "key")
             assert "ValueWriter" in repr(writer)
         with pytest.raises(ClosedError):
             await writer.write(Order(1, []))
         async with client.reader_group("audit", [STREAM]) as group, group.reader() as reader:
-            found = [serializer.deserialize((await reader.read(20)).data) for _ in range(2000)]
+            found = [serializer.deserialize((await reader.read(20)).data) for _ in range(2000)]  # type: ignore[union-attr]
     assert [order.number for order in found] == list(range(2000))

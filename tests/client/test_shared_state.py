@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.client.state.revisioned_stream import Revision
+from penstock.client.client import Client
+from penstock.client.state.revisioned_stream import Revision, RevisionedStream
+from penstock.client.state.shared_state import SharedState
 from penstock.client.state.state_entries import StateEntry, StateEntrySerializer
 from penstock.client.state.state_watch import StateChange
 from penstock.model.errors import (
@@ -26,16 +29,19 @@ from penstock.model.segments import MARK_ATTRIBUTE
 from penstock.serializers import JsonSerializer, TextSerializer
 from support.containers import until
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+
 STREAM = "retail/state"
 SEGMENT = "retail/state/0.#epoch.0"
 
 
-async def revisioned(client):
+async def revisioned(client: Client) -> RevisionedStream[Any]:
     await client.create_stream(STREAM, exist_ok=True)
     return await client.revisioned_stream(STREAM, serializer=TextSerializer())
 
 
-async def counters(client, **options):
+async def counters(client: Client, **options: object) -> SharedState[Any, Any]:
     await client.create_stream(STREAM, exist_ok=True)
     return await client.shared_state(
         STREAM,
@@ -47,18 +53,18 @@ async def counters(client, **options):
     )
 
 
-async def hang(*arguments, **options):
+async def hang(*arguments: str | int, **options: bool) -> None:
     await asyncio.Event().wait()
 
 
-async def values_after(stream, revision):
+async def values_after(stream: RevisionedStream[Any], revision: Revision) -> list[str]:
     return [value async for _, value in stream.read(revision)]
 
 
 # -- revisioned streams -----------------------------------------------------------------------------------------
 
 
-async def test_entries_are_written_on_condition_of_the_latest_revision(cluster):
+async def test_entries_are_written_on_condition_of_the_latest_revision(cluster: Cluster) -> None:
     async with cluster.client() as client, await revisioned(client) as stream:
         start = await stream.latest()
         assert start == await stream.oldest() == Revision(SEGMENT, 0)
@@ -82,7 +88,7 @@ async def test_entries_are_written_on_condition_of_the_latest_revision(cluster):
             await stream.write_if(Revision("retail/other/0.#epoch.0", 0), "")
 
 
-async def test_a_mark_is_compared_and_set(cluster):
+async def test_a_mark_is_compared_and_set(cluster: Cluster) -> None:
     async with cluster.client() as client, await revisioned(client) as stream:
         assert await stream.mark() is None
         one, two = Revision(SEGMENT, 0), Revision(SEGMENT, 11)
@@ -95,7 +101,7 @@ async def test_a_mark_is_compared_and_set(cluster):
         assert await stream.mark() is None
 
 
-def test_a_revision_is_written_as_in_java():
+def test_a_revision_is_written_as_in_java() -> None:
     revision = Revision(SEGMENT, 11, 2)
     assert str(revision) == "retail/state/0.#epoch.0:11:2"
     assert Revision.parse(str(revision)) == revision
@@ -107,7 +113,9 @@ def test_a_revision_is_written_as_in_java():
 
 @pytest.mark.parametrize("fault", ["drop_before_append", "drop_after_append"])
 @pytest.mark.parametrize("is_conditional", [True, False])
-async def test_an_append_is_stored_once_though_its_reply_is_lost(cluster, fault, is_conditional):
+async def test_an_append_is_stored_once_though_its_reply_is_lost(
+    cluster: Cluster, fault: str, is_conditional: bool
+) -> None:
     """Another client writes the very same bytes meanwhile, so that bytes do not tell whose they are."""
     async with cluster.client() as client, await revisioned(client) as stream:
         latest = await stream.latest()
@@ -119,7 +127,7 @@ async def test_an_append_is_stored_once_though_its_reply_is_lost(cluster, fault,
         assert await values_after(stream, latest) == ["same"]
 
 
-async def test_a_refusal_after_a_lost_reply_is_a_refusal_if_another_was_first(cluster):
+async def test_a_refusal_after_a_lost_reply_is_a_refusal_if_another_was_first(cluster: Cluster) -> None:
     """The reply is lost before anything is stored; then another client stores the same bytes on the same condition."""
     async with cluster.client() as client, cluster.client() as other:
         mine, theirs = await revisioned(client), await revisioned(other)
@@ -135,7 +143,7 @@ async def test_a_refusal_after_a_lost_reply_is_a_refusal_if_another_was_first(cl
         assert await values_after(mine, latest) == ["same"]
 
 
-async def test_a_cancelled_write_is_never_stored_after_the_next(cluster):
+async def test_a_cancelled_write_is_never_stored_after_the_next(cluster: Cluster) -> None:
     async with cluster.client() as client, await revisioned(client) as stream:
         latest = await stream.latest()
         await stream.write("zero")
@@ -151,7 +159,7 @@ async def test_a_cancelled_write_is_never_stored_after_the_next(cluster):
         assert values[-1] == "next"
 
 
-async def test_an_unanswered_request_has_an_unknown_outcome_at_its_deadline(cluster):
+async def test_an_unanswered_request_has_an_unknown_outcome_at_its_deadline(cluster: Cluster) -> None:
     async with cluster.client(retry_time_max_s=0.2) as client, await revisioned(client) as stream:
         cluster.store.faults["drop_before_append"] = 10_000
         with pytest.raises(OutcomeUnknownError):
@@ -160,7 +168,7 @@ async def test_an_unanswered_request_has_an_unknown_outcome_at_its_deadline(clus
         await stream.write("two")
 
 
-async def test_a_stream_that_is_not_revisioned_is_refused(cluster):
+async def test_a_stream_that_is_not_revisioned_is_refused(cluster: Cluster) -> None:
     async with cluster.client() as client:
         with pytest.raises(NoSuchStreamError):
             await client.revisioned_stream("retail/none")
@@ -169,7 +177,7 @@ async def test_a_stream_that_is_not_revisioned_is_refused(cluster):
             await client.revisioned_stream(STREAM)
 
 
-async def test_a_closed_stream_refuses(cluster):
+async def test_a_closed_stream_refuses(cluster: Cluster) -> None:
     async with cluster.client() as client:
         stream = await revisioned(client)
         latest = await stream.latest()
@@ -182,7 +190,7 @@ async def test_a_closed_stream_refuses(cluster):
 # -- the bytes --------------------------------------------------------------------------------------------------
 
 
-def test_entries_have_javas_bytes():
+def test_entries_have_javas_bytes() -> None:
     """As its `UpdateOrInitSerializer` writes them."""
     entries = StateEntrySerializer()
     assert entries.serialize(StateEntry(b"ab")) == b"\0\0\0\1ab"
@@ -195,7 +203,7 @@ def test_entries_have_javas_bytes():
 @pytest.mark.parametrize(
     "data", [b"", b"\0\0\1", b"\0\0\0\3", b"\0\0\0\2\0\0\0\5ab", b"\0\0\0\2\0\0", b"\0\0\0\2\xff\xff\xff\xff"]
 )
-def test_bytes_that_are_no_entry_are_refused(data):
+def test_bytes_that_are_no_entry_are_refused(data: bytes) -> None:
     with pytest.raises(SerializationError):
         StateEntrySerializer().deserialize(data)
 
@@ -203,7 +211,7 @@ def test_bytes_that_are_no_entry_are_refused(data):
 # -- shared state -----------------------------------------------------------------------------------------------
 
 
-async def test_clients_that_begin_at_the_same_time_agree_on_the_initial_state(cluster):
+async def test_clients_that_begin_at_the_same_time_agree_on_the_initial_state(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         openings = [client.shared_state(STREAM, initial=[number], states=JsonSerializer()) for number in range(5)]
@@ -212,16 +220,16 @@ async def test_clients_that_begin_at_the_same_time_agree_on_the_initial_state(cl
         assert len({state.revision for state in opened}) == 1
 
 
-async def test_updates_of_several_clients_are_each_made_once_in_one_order(cluster):
+async def test_updates_of_several_clients_are_each_made_once_in_one_order(cluster: Cluster) -> None:
     async with cluster.client() as client, cluster.client() as other:
         states = [await counters(client), await counters(other), await counters(other)]
         seen = []
 
-        async def count(state):
+        async def count(state: SharedState[Any, Any]) -> None:
             for _ in range(20):
-                values = []
+                values: list[int] = []
 
-                def make(value, values=values):
+                def make(value: dict[str, int], values: list[int] = values) -> list[list[str | int]]:
                     values.append(value.get("all", 0))
                     return [["all", 1], ["twice", 2]]
 
@@ -235,7 +243,7 @@ async def test_updates_of_several_clients_are_each_made_once_in_one_order(cluste
         assert len({state.revision for state in states}) == 1
 
 
-async def test_lost_replies_do_not_count_twice(cluster):
+async def test_lost_replies_do_not_count_twice(cluster: Cluster) -> None:
     async with cluster.client() as client, await counters(client) as state:
         for fault in ("drop_after_append", "drop_before_append") * 3:
             cluster.store.faults[fault] = 1
@@ -245,7 +253,9 @@ async def test_lost_replies_do_not_count_twice(cluster):
         assert await state.fetch() == {"all": 12}
 
 
-async def test_a_fetch_ends_in_its_time_though_a_read_is_not_answered(cluster, monkeypatch):
+async def test_a_fetch_ends_in_its_time_though_a_read_is_not_answered(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Read-ahead has no part in the deadline of the waiting call: such a call took as long as the store was away."""
     async with cluster.client(retry_time_max_s=0.2) as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
@@ -258,7 +268,7 @@ async def test_a_fetch_ends_in_its_time_though_a_read_is_not_answered(cluster, m
         assert await state.fetch() == {"a": 1}
 
 
-async def test_a_call_waits_for_its_turn_in_its_time(cluster):
+async def test_a_call_waits_for_its_turn_in_its_time(cluster: Cluster) -> None:
     """Behind others that get no answer each waited for all before it, one limit after the other. Nothing was done."""
     async with cluster.client(retry_time_max_s=0.1) as client, await counters(client) as state:
         stream = state._stream
@@ -273,7 +283,7 @@ async def test_a_call_waits_for_its_turn_in_its_time(cluster):
         assert await state.fetch() == {}
 
 
-async def test_an_empty_or_failed_update_writes_nothing(cluster):
+async def test_an_empty_or_failed_update_writes_nothing(cluster: Cluster) -> None:
     async with cluster.client() as client, await counters(client) as state:
         revision = state.revision
         assert await state.update(lambda value: []) == {}
@@ -287,7 +297,7 @@ async def test_an_empty_or_failed_update_writes_nothing(cluster):
         assert state.revision == revision
 
 
-async def test_an_update_without_change_is_decided_on_the_newest_state(cluster):
+async def test_an_update_without_change_is_decided_on_the_newest_state(cluster: Cluster) -> None:
     """A copy that is behind said that there was nothing to sell."""
     async with cluster.client() as client:
         state = await counters(client)
@@ -295,11 +305,11 @@ async def test_an_update_without_change_is_decided_on_the_newest_state(cluster):
         assert await state.update(lambda levels: [["apple", -3]] if levels.get("apple", 0) >= 3 else []) == {"apple": 7}
 
 
-async def test_whole_states_are_replaced_compared_and_set(cluster):
+async def test_whole_states_are_replaced_compared_and_set(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
-        mine = await client.shared_state(STREAM, initial={"n": 0}, states=JsonSerializer())
-        theirs = await client.shared_state(STREAM, initial={"n": 99}, states=JsonSerializer())
+        mine = await client.shared_state(STREAM, initial={"n": 0}, states=JsonSerializer())  # type: ignore[misc]
+        theirs = await client.shared_state(STREAM, initial={"n": 99}, states=JsonSerializer())  # type: ignore[misc]
         assert theirs.value == {"n": 0}
         assert await mine.replace(lambda state: {"n": state["n"] + 1}) == {"n": 1}
         assert await theirs.replace(lambda state: {"n": state["n"] + 1}) == {"n": 2}
@@ -312,7 +322,9 @@ async def test_whole_states_are_replaced_compared_and_set(cluster):
             await mine.post(["n", 1])
 
 
-async def test_compaction_lets_new_clients_start_at_the_whole_state_and_truncates_before_the_last_one(cluster):
+async def test_compaction_lets_new_clients_start_at_the_whole_state_and_truncates_before_the_last_one(
+    cluster: Cluster,
+) -> None:
     async with cluster.client() as client:
         state, idle = await counters(client), await counters(client)
         for _ in range(5):
@@ -331,24 +343,24 @@ async def test_compaction_lets_new_clients_start_at_the_whole_state_and_truncate
         assert await state.fetch() == {"all": 7}
 
 
-async def test_an_update_that_always_loses_is_given_up(cluster):
+async def test_an_update_that_always_loses_is_given_up(cluster: Cluster) -> None:
     async with cluster.client(shared_state_update_count_max=3) as client:
         state, other = await counters(client), await counters(client)
         append = state._stream._appender.append_event
 
-        async def lose(event, expected_offset=None):
+        async def lose(event: bytes, expected_offset: int | None = None) -> bool:
             await other.post(["other", 1])
             return await append(event, expected_offset)
 
-        state._stream._appender.append_event = lose
+        state._stream._appender.append_event = lose  # type: ignore[method-assign]
         with pytest.raises(MetadataConflictError, match="3 attempts"):
             await state.update(lambda value: [["all", 1]])
         assert await other.fetch() == {"other": 3}
 
 
-async def test_a_stream_that_holds_something_else_is_refused(cluster):
+async def test_a_stream_that_holds_something_else_is_refused(cluster: Cluster) -> None:
     async with cluster.client() as client:
-        stream = await client.create_stream(STREAM)
+        stream = await client.create_stream(STREAM)  # type: ignore[func-returns-value]
         stream = await client.revisioned_stream(STREAM, serializer=StateEntrySerializer())
         await stream.write(StateEntry(None, (b"1",)))
         with pytest.raises(StreamError, match="no state before them"):
@@ -359,7 +371,7 @@ async def test_a_stream_that_holds_something_else_is_refused(cluster):
             await counters(client)
 
 
-async def test_a_closed_state_refuses_and_is_closed_with_its_client(cluster):
+async def test_a_closed_state_refuses_and_is_closed_with_its_client(cluster: Cluster) -> None:
     async with cluster.client() as client:
         state = await counters(client)
         await state.close()
@@ -374,13 +386,13 @@ async def test_a_closed_state_refuses_and_is_closed_with_its_client(cluster):
 # -- watches ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_watch_yields_the_current_state_and_each_later_one(cluster):
+async def test_a_watch_yields_the_current_state_and_each_later_one(cluster: Cluster) -> None:
     """Written by others, by this client, and by another watch's owner; `value` follows."""
     async with cluster.client() as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         changes = state.watch()
         assert (await anext(changes)) == StateChange({}, state.revision)
-        coming = asyncio.create_task(anext(changes))
+        coming: asyncio.Task[Any] = asyncio.create_task(anext(changes))  # type: ignore[arg-type]
         await theirs.update(lambda _: [["a", 1]])
         assert (await coming).value == {"a": 1} == state.value
         await state.update(lambda _: [["b", 1], ["b", 1]])
@@ -389,18 +401,18 @@ async def test_a_watch_yields_the_current_state_and_each_later_one(cluster):
         assert (await anext(changes)).value == {"a": 2, "b": 2}
 
 
-async def test_a_watch_from_now_yields_only_later_states(cluster):
+async def test_a_watch_from_now_yields_only_later_states(cluster: Cluster) -> None:
     async with cluster.client() as client, await counters(client) as state:
         await state.update(lambda _: [["a", 1]])
         before = cluster.store.received.count("ReadSegment")
-        coming = asyncio.create_task(anext(state.watch(from_now=True)))
+        coming: asyncio.Task[Any] = asyncio.create_task(anext(state.watch(from_now=True)))  # type: ignore[arg-type]
         await until(lambda: cluster.store.received.count("ReadSegment") > before)  # It has read, and waits.
         assert not coming.done()
         await state.update(lambda _: [["a", 1]])
         assert (await coming).value == {"a": 2}
 
 
-async def test_a_slow_watch_gets_only_the_newest_state(cluster):
+async def test_a_slow_watch_gets_only_the_newest_state(cluster: Cluster) -> None:
     async with cluster.client() as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         changes = state.watch()
@@ -413,17 +425,17 @@ async def test_a_slow_watch_gets_only_the_newest_state(cluster):
                 await anext(changes)
 
 
-async def test_a_slow_watch_does_not_depend_on_a_fast_one(cluster):
+async def test_a_slow_watch_does_not_depend_on_a_fast_one(cluster: Cluster) -> None:
     """All watches of a state wait with one request, for more than the one ahead has seen."""
     async with cluster.client() as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         first, second = state.watch(), state.watch()
         await anext(first)
         await anext(second)
-        ahead = asyncio.create_task(anext(first))
+        ahead: asyncio.Task[Any] = asyncio.create_task(anext(first))  # type: ignore[arg-type]
         await theirs.post(["a", 1])
         await ahead
-        ahead = asyncio.create_task(anext(first))
+        ahead = asyncio.create_task(anext(first))  # type: ignore[arg-type]
         await asyncio.sleep(0.05)
         async with asyncio.timeout(60):
             assert (await anext(second)).value == {"a": 1}
@@ -433,7 +445,7 @@ async def test_a_slow_watch_does_not_depend_on_a_fast_one(cluster):
         assert cluster.store.received.count("ReadSegment") < 40
 
 
-async def test_a_cancelled_watch_loses_no_state_and_leaves_one_pending_request(cluster):
+async def test_a_cancelled_watch_loses_no_state_and_leaves_one_pending_request(cluster: Cluster) -> None:
     async with cluster.client() as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         changes = state.watch()
@@ -448,7 +460,7 @@ async def test_a_cancelled_watch_loses_no_state_and_leaves_one_pending_request(c
         assert (await anext(changes)).value == {"a": 1}
 
 
-async def test_a_watch_continues_after_an_outage(cluster):
+async def test_a_watch_continues_after_an_outage(cluster: Cluster) -> None:
     async with cluster.client(retry_time_max_s=0.1) as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         changes = state.watch()
@@ -462,12 +474,12 @@ async def test_a_watch_continues_after_an_outage(cluster):
         assert (await anext(changes)).value == {"a": 1}
 
 
-async def test_a_watch_ends_with_its_stream_and_raises_when_its_state_is_closed(cluster):
+async def test_a_watch_ends_with_its_stream_and_raises_when_its_state_is_closed(cluster: Cluster) -> None:
     async with cluster.client() as client:
         state = await counters(client)
         changes = state.watch()
         await anext(changes)
-        coming = asyncio.create_task(anext(changes))
+        coming: asyncio.Task[Any] = asyncio.create_task(anext(changes))  # type: ignore[arg-type]
         await asyncio.sleep(0.05)
         await state.close()
         with pytest.raises(ClosedError):
@@ -483,7 +495,7 @@ async def test_a_watch_ends_with_its_stream_and_raises_when_its_state_is_closed(
         assert [change.value async for change in changes] == [{"a": 1}]
 
 
-async def test_a_watch_overtaken_by_a_compaction_yields_the_whole_state(cluster):
+async def test_a_watch_overtaken_by_a_compaction_yields_the_whole_state(cluster: Cluster) -> None:
     async with cluster.client() as client, cluster.client() as other:
         state, theirs = await counters(client), await counters(other)
         changes = state.watch()

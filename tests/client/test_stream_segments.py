@@ -10,11 +10,11 @@ from penstock.model.names import SegmentId
 from penstock.model.routing import routing_key_hash
 
 
-def segment(number, low, high):
+def segment(number: int, low: float, high: float) -> SegmentRange:
     return SegmentRange("retail", "orders", SegmentId(number), low, high)
 
 
-def layout(segments):
+def layout(segments: SegmentMap) -> list[tuple[int, float, float]]:
     return [(found.segment_id, found.key_low, found.key_high) for found in segments.segments]
 
 

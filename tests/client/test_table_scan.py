@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from penstock.client.common.deadline import current_deadline, within
+from penstock.client.common.deadline import Deadline, current_deadline, within
 from penstock.client.settings import ClientSettings
 from penstock.client.tables.table_scan import KeySpan, entry_pages
 from penstock.model.errors import ConnectionLostError, CorruptionError, PenstockError
@@ -28,18 +30,18 @@ def key_of(number: int) -> bytes:
 class SlowSegments:
     """Segments that hold every nth key. Answers about keys from `held_from` on wait for `gate`."""
 
-    def __init__(self, names, key_count: int) -> None:
+    def __init__(self, names: list[str], key_count: int) -> None:
         self.keys = {
             name: [key_of(number) for number in range(at, key_count, len(names))] for at, name in enumerate(names)
         }
         self.asked: list[str] = []
         self.waiting = 0
-        self.deadlines = []
+        self.deadlines: list[Deadline | None] = []
         self.errors: dict[tuple[str, bytes], list[PenstockError]] = {}
         self.held_from = b"\xff\xff"
         self.gate = asyncio.Event()
 
-    async def table_entries(self, segment, *, limit, first, last):
+    async def table_entries(self, segment: str, *, limit: int, first: bytes, last: bytes) -> TablePage:
         self.asked.append(segment)
         self.deadlines.append(current_deadline())
         if first >= self.held_from:
@@ -55,11 +57,11 @@ class SlowSegments:
         return TablePage([TableEntry(key, VALUE, 1) for key in found], b"")
 
 
-def scan(segments: SlowSegments, **settings: int):
+def scan(segments: SlowSegments, **settings: int) -> AsyncGenerator[Any, None]:
     cluster = SimpleNamespace(segments=segments, settings=ClientSettings(**settings))
     table = SimpleNamespace(names=list(segments.keys), of_table=nullcontext)
     span = KeySpan(key_of(0), b"\xff\xff", None)
-    return entry_pages(cluster, table, span, PAGE_ENTRY_COUNT)  # type: ignore[arg-type]
+    return entry_pages(cluster, table, span, PAGE_ENTRY_COUNT)  # type: ignore[arg-type, return-value]
 
 
 async def several_rounds() -> None:
@@ -67,7 +69,7 @@ async def several_rounds() -> None:
         await asyncio.sleep(0)
 
 
-async def _one(pages):
+async def _one(pages: AsyncIterator[Any]) -> AsyncIterator[list[TableEntry]]:
     yield await anext(pages)
 
 
@@ -99,7 +101,7 @@ async def test_read_ahead_over_all_partitions_is_bounded_in_bytes(page_count: in
     pages = scan(segments, table_scan_ahead_bytes_max=max(page_count * PAGE_BYTES, 1))
     # The third page of each is held back.
     segments.held_from = key_of(55)
-    found = []
+    found: list[bytes] = []
     while len(found) < 58:
         found += [entry.key async for page in _one(pages) for entry in page]
     await several_rounds()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.client.client import Client
 from penstock.client.tables.table_keys import BytesKeys, Entry, TextKeys, TextPairKeys
 from penstock.client.tables.table_segments import TableSegments
+from penstock.client.tables.tables import Table
 from penstock.model.errors import (
     ClosedError,
     ConnectionLostError,
@@ -22,27 +26,36 @@ from penstock.model.errors import (
     TableKeyMissingError,
     TableKeyVersionError,
 )
-from penstock.model.segments import VERSION_ANY, TableUpdate
+from penstock.model.segments import VERSION_ANY, TableRemoval, TableUpdate
 from penstock.model.tables import TableConfig
 from penstock.serializers import JsonSerializer
 from support.containers import until
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+
 TABLE = "retail/prices"
 
 
-async def opened(client, partition_count=3, keys=None, values=None, **shape):
+async def opened(
+    client: Client,
+    partition_count: int = 3,
+    keys: TextPairKeys | BytesKeys | None = None,
+    values: JsonSerializer | None = None,
+    **shape: int,
+) -> Table[Any, Any]:
     await client.create_table(TABLE, **({"key_length": 8} | shape), partition_count=partition_count, exist_ok=True)
     return await client.table(TABLE, keys=keys or TextKeys(), values=values)
 
 
-async def everything(pages):
+async def everything(pages: AsyncIterator[Any]) -> list[str | bytes]:
     return [item async for item in pages]
 
 
 # -- creation ---------------------------------------------------------------------------------------------------
 
 
-async def test_tables_are_made_listed_and_deleted(cluster):
+async def test_tables_are_made_listed_and_deleted(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_table(TABLE, key_length=8, secondary_key_length=4, partition_count=2)
         await client.create_table("retail/stock", key_length=1)
@@ -56,7 +69,7 @@ async def test_tables_are_made_listed_and_deleted(cluster):
         assert await everything(client.tables("retail")) == ["stock"]
 
 
-async def test_a_table_that_exists_is_fine_only_in_the_same_shape(cluster):
+async def test_a_table_that_exists_is_fine_only_in_the_same_shape(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_table(TABLE, key_length=8)
         await client.create_table(TABLE, key_length=8, exist_ok=True)
@@ -71,13 +84,13 @@ async def test_a_table_that_exists_is_fine_only_in_the_same_shape(cluster):
     "shape",
     [{"key_length": 0}, {"key_length": 8192, "secondary_key_length": 1}, {"key_length": 8, "partition_count": 0}],
 )
-async def test_an_invalid_shape_is_refused(cluster, shape):
+async def test_an_invalid_shape_is_refused(cluster: Cluster, shape: dict[str, int]) -> None:
     async with cluster.client() as client:
         with pytest.raises(InvalidArgumentError):
-            await client.create_table(TABLE, **shape)
+            await client.create_table(TABLE, **shape)  # type: ignore[arg-type]
 
 
-async def test_a_name_without_scope_is_refused(cluster):
+async def test_a_name_without_scope_is_refused(cluster: Cluster) -> None:
     async with cluster.client() as client:
         with pytest.raises(InvalidNameError, match="scope/table"):
             await client.create_table("prices", key_length=8)
@@ -86,7 +99,7 @@ async def test_a_name_without_scope_is_refused(cluster):
 # -- keys and values --------------------------------------------------------------------------------------------
 
 
-async def test_a_stored_value_is_returned_by_get(cluster):
+async def test_a_stored_value_is_returned_by_get(cluster: Cluster) -> None:
     async with cluster.client() as client, await opened(client, values=JsonSerializer()) as table:
         version = await table.put("apple", {"cents": 120})
         assert await table.get("apple") == {"cents": 120}
@@ -102,7 +115,7 @@ async def test_a_stored_value_is_returned_by_get(cluster):
         assert await table.entry("apple") is None
 
 
-def test_texts_are_filled_up_and_come_back():
+def test_texts_are_filled_up_and_come_back() -> None:
     config = TableConfig(8)
     keys = TextKeys()
     assert keys.serialize("apple", config) == b"apple\0\0\0"
@@ -128,12 +141,14 @@ def test_texts_are_filled_up_and_come_back():
         (BytesKeys(), b"abc", TableConfig(4)),
     ],
 )
-def test_a_key_that_cannot_be_stored_is_refused(keys, key, config):
+def test_a_key_that_cannot_be_stored_is_refused(
+    keys: TextKeys | TextPairKeys | BytesKeys, key: str | bytes | int, config: TableConfig
+) -> None:
     with pytest.raises(SerializationError):
-        keys.serialize(key, config)
+        keys.serialize(key, config)  # type: ignore[arg-type]
 
 
-async def test_a_value_above_the_limit_is_refused_before_it_is_sent(cluster):
+async def test_a_value_above_the_limit_is_refused_before_it_is_sent(cluster: Cluster) -> None:
     async with cluster.client() as client, await opened(client) as table:
         await table.put("long", bytes(1024 * 1024 - 8192))
         cluster.store.received.clear()
@@ -142,17 +157,17 @@ async def test_a_value_above_the_limit_is_refused_before_it_is_sent(cluster):
         assert cluster.store.received == []
 
 
-async def test_many_values_of_maximum_length_are_read_in_several_replies(cluster):
+async def test_many_values_of_maximum_length_are_read_in_several_replies(cluster: Cluster) -> None:
     async with cluster.client() as client, await opened(client, partition_count=1) as table:
         names = [f"k{number}" for number in range(17)]
         await table.put_many({name: bytes(1024 * 1024 - 8192) for name in names})
-        assert [entry.key for entry in await table.get_many(names)] == names
+        assert [entry.key for entry in await table.get_many(names)] == names  # type: ignore[union-attr]
 
 
 # -- conditions -------------------------------------------------------------------------------------------------
 
 
-async def test_a_failed_condition_changes_nothing(cluster):
+async def test_a_failed_condition_changes_nothing(cluster: Cluster) -> None:
     async with cluster.client() as client, await opened(client) as table:
         first = await table.insert("apple", b"1")
         with pytest.raises(TableKeyVersionError):
@@ -173,14 +188,14 @@ async def test_a_failed_condition_changes_nothing(cluster):
             await table.put("apple", b"", version=-2)
 
 
-async def test_a_batch_of_changes_is_atomic(cluster):
+async def test_a_batch_of_changes_is_atomic(cluster: Cluster) -> None:
     async with cluster.client() as client:
         table = await opened(client, keys=TextPairKeys(), key_length=8, secondary_key_length=4)
         versions = await table.put_many({("cart", "a"): b"1", ("cart", "b"): b"2"}, as_one=True)
         changes = [Entry(("cart", "a"), b"3", versions[0]), Entry(("cart", "b"), b"4", versions[0])]
         with pytest.raises(TableKeyVersionError):
             await table.put_many(changes, as_one=True)
-        assert [entry.value for entry in await table.get_many([("cart", "a"), ("cart", "b")])] == [b"1", b"2"]
+        assert [entry.value for entry in await table.get_many([("cart", "a"), ("cart", "b")])] == [b"1", b"2"]  # type: ignore[union-attr]
         with pytest.raises(TableKeyVersionError):
             await table.remove_many(changes, as_one=True)
         assert await table.count() == 2
@@ -188,7 +203,7 @@ async def test_a_batch_of_changes_is_atomic(cluster):
         assert await table.count() == 0
 
 
-async def test_keys_of_several_partitions_cannot_be_changed_atomically(cluster):
+async def test_keys_of_several_partitions_cannot_be_changed_atomically(cluster: Cluster) -> None:
     async with cluster.client() as client, await opened(client) as table:
         with pytest.raises(InvalidArgumentError, match="keys of one partition"):
             await table.put_many({f"k{number}": b"" for number in range(20)}, as_one=True)
@@ -197,13 +212,13 @@ async def test_keys_of_several_partitions_cannot_be_changed_atomically(cluster):
             await table.put_many([("k", b"1"), ("k", b"2")], as_one=True)
 
 
-async def test_many_puts_are_sent_in_requests_of_bounded_size(cluster):
+async def test_many_puts_are_sent_in_requests_of_bounded_size(cluster: Cluster) -> None:
     async with cluster.client(table_batch_bytes_max=1000) as client, await opened(client) as table:
         cluster.store.received.clear()
         versions = await table.put_many((f"k{number}", bytes(90)) for number in range(100))
         assert cluster.store.received.count("UpdateTableEntries") >= 12
         entries = await table.get_many(f"k{number}" for number in range(100))
-        assert [entry.version for entry in entries] == versions
+        assert [entry.version for entry in entries] == versions  # type: ignore[union-attr]
         # The same key twice: the latter counts.
         await table.put_many([("k1", b"a"), ("k1", b"b")])
         assert await table.get("k1") == b"b"
@@ -212,7 +227,7 @@ async def test_many_puts_are_sent_in_requests_of_bounded_size(cluster):
 # -- lost replies -----------------------------------------------------------------------------------------------
 
 
-async def test_a_put_on_a_version_is_sent_again_when_it_was_not_done(cluster):
+async def test_a_put_on_a_version_is_sent_again_when_it_was_not_done(cluster: Cluster) -> None:
     async with cluster.client() as client, await opened(client) as table:
         version = await table.insert("apple", b"1")
         cluster.store.faults["drop_before_table_put"] = 1
@@ -220,7 +235,7 @@ async def test_a_put_on_a_version_is_sent_again_when_it_was_not_done(cluster):
         assert await table.entry("apple") == Entry("apple", b"2", newer)
 
 
-async def test_a_conditional_put_with_a_lost_reply_has_an_unknown_outcome(cluster):
+async def test_a_conditional_put_with_a_lost_reply_has_an_unknown_outcome(cluster: Cluster) -> None:
     """It was done; sent again, it is refused. To call that a refusal would be a lie, and success a guess."""
     async with cluster.client() as client, await opened(client) as table:
         version = await table.insert("apple", b"1")
@@ -228,7 +243,7 @@ async def test_a_conditional_put_with_a_lost_reply_has_an_unknown_outcome(cluste
         with pytest.raises(OutcomeUnknownError, match="read the key to check"):
             await table.put("apple", b"2", version=version)
         assert await table.get("apple") == b"2"
-        version = (await table.entry("apple")).version
+        version = (await table.entry("apple")).version  # type: ignore[union-attr]
         cluster.store.faults["drop_after_table_remove"] = 1
         with pytest.raises(OutcomeUnknownError):
             await table.remove("apple", version=version)
@@ -236,7 +251,7 @@ async def test_a_conditional_put_with_a_lost_reply_has_an_unknown_outcome(cluste
 
 
 @pytest.mark.parametrize("change", ["insert", "put", "remove"])
-async def test_an_unconditional_change_is_sent_once(cluster, change):
+async def test_an_unconditional_change_is_sent_once(cluster: Cluster, change: str) -> None:
     """A second copy could arrive after others have removed or replaced the key, and undo that."""
     async with cluster.client() as client, await opened(client) as table:
         cluster.store.faults["drop_before_table_put" if change != "remove" else "drop_after_table_remove"] = 1
@@ -247,7 +262,7 @@ async def test_an_unconditional_change_is_sent_once(cluster, change):
         assert len(sent) == 1
 
 
-async def test_unsent_changes_are_sent_when_the_store_is_back(cluster):
+async def test_unsent_changes_are_sent_when_the_store_is_back(cluster: Cluster) -> None:
     async with cluster.client() as client, await opened(client) as table:
         await table.put("apple", b"0")
         cluster.store.refuses = True
@@ -260,7 +275,7 @@ async def test_unsent_changes_are_sent_when_the_store_is_back(cluster):
         assert await table.get("apple") == b"1"
 
 
-async def test_an_update_ends_with_its_deadline(cluster):
+async def test_an_update_ends_with_its_deadline(cluster: Cluster) -> None:
     async with cluster.client(retry_time_max_s=0.2) as client, await opened(client) as table:
         version = await table.insert("apple", b"1")
         cluster.store.faults["drop_before_table_put"] = 1000
@@ -272,7 +287,7 @@ async def test_an_update_ends_with_its_deadline(cluster):
 # -- read-modify-write ------------------------------------------------------------------------------------------
 
 
-async def test_updates_of_one_key_at_the_same_time_are_all_made(cluster):
+async def test_updates_of_one_key_at_the_same_time_are_all_made(cluster: Cluster) -> None:
     async with cluster.client() as client, await opened(client, values=JsonSerializer()) as table:
         updates = [table.update("visits", lambda count: count + 1, default=0) for _ in range(20)]
         entries = await asyncio.gather(*updates)
@@ -280,55 +295,55 @@ async def test_updates_of_one_key_at_the_same_time_are_all_made(cluster):
         assert await table.get("visits") == 20
 
 
-async def test_an_update_of_a_missing_key_needs_a_default(cluster):
+async def test_an_update_of_a_missing_key_needs_a_default(cluster: Cluster) -> None:
     async with cluster.client() as client, await opened(client) as table:
         with pytest.raises(TableKeyMissingError):
             await table.update("visits", lambda value: value)
 
 
-async def test_a_popped_value_is_removed_and_returned_to_one_caller(cluster):
+async def test_a_popped_value_is_removed_and_returned_to_one_caller(cluster: Cluster) -> None:
     """Of many who pop at the same moment one gets the value, the others their default."""
     async with cluster.client() as client, await opened(client) as table:
         await table.put("apple", b"1")
         popped = await asyncio.gather(*(table.pop("apple", b"none") for _ in range(5)))
-        assert sorted(popped) == [b"1", *[b"none"] * 4]
+        assert sorted(popped) == [b"1", *[b"none"] * 4]  # type: ignore[type-var]
         assert await table.pop("apple") is None
         assert await table.entry("apple") is None
 
 
-async def test_a_pop_that_always_loses_is_given_up(cluster):
+async def test_a_pop_that_always_loses_is_given_up(cluster: Cluster) -> None:
     """The key stays, with what the others made of it."""
     async with cluster.client(table_update_count_max=3) as client, await opened(client) as table:
         await table.put("apple", b"1")
         store = cluster.store.segments
         remove, put = store.table_remove, store.table_put
 
-        async def lose(segment, removals, **options):
+        async def lose(segment: str, removals: list[TableRemoval], **options: Any) -> Any:
             await put(segment, [TableUpdate(removal.key, b"other", VERSION_ANY) for removal in removals])
             return await remove(segment, removals, **options)
 
-        store.table_remove = lose
+        store.table_remove = lose  # type: ignore[assignment, method-assign]
         with pytest.raises(MetadataConflictError, match="3 attempts in a row to remove"):
             await table.pop("apple")
-        store.table_remove = remove
+        store.table_remove = remove  # type: ignore[method-assign]
         assert await table.get("apple") == b"other"
 
 
-async def test_an_update_that_always_loses_is_given_up(cluster):
+async def test_an_update_that_always_loses_is_given_up(cluster: Cluster) -> None:
     async with cluster.client(table_update_count_max=3) as client, await opened(client) as table:
         await table.insert("visits", b"0")
         other = await client.table(TABLE, keys=TextKeys())
         store = cluster.store.segments
         put = store.table_put
 
-        async def lose(segment, updates, **options):
+        async def lose(segment: str, updates: list[TableUpdate], **options: Any) -> Any:
             await put(segment, [type(update)(update.key, b"other") for update in updates])
             return await put(segment, updates, **options)
 
-        store.table_put = lose
+        store.table_put = lose  # type: ignore[assignment, method-assign]
         with pytest.raises(MetadataConflictError, match="3 attempts"):
             await table.update("visits", lambda value: value + b"1")
-        store.table_put = put
+        store.table_put = put  # type: ignore[method-assign]
         assert await other.get("visits") == b"other"
 
 
@@ -336,7 +351,7 @@ async def test_an_update_that_always_loses_is_given_up(cluster):
 
 
 @pytest.mark.parametrize("partition_count", [1, 4])
-async def test_a_scan_is_in_the_order_of_keys_across_partitions(cluster, partition_count):
+async def test_a_scan_is_in_the_order_of_keys_across_partitions(cluster: Cluster, partition_count: int) -> None:
     async with cluster.client(table_page_entry_count=7) as client:
         table = await opened(client, partition_count)
         names = [f"k{number:03}" for number in range(100)]
@@ -355,19 +370,19 @@ async def test_a_scan_is_in_the_order_of_keys_across_partitions(cluster, partiti
         assert sum(pages) == 100
 
 
-async def test_a_scan_left_early_leaves_no_work_behind(cluster):
+async def test_a_scan_left_early_leaves_no_work_behind(cluster: Cluster) -> None:
     async with cluster.client(table_page_entry_count=5) as client, await opened(client, 2) as table:
         await table.put_many({f"k{number:03}": b"" for number in range(100)})
         scan = table.scan_pages()
         for _ in range(4):
             await anext(scan)
-        await scan.aclose()
+        await scan.aclose()  # type: ignore[attr-defined]
         for _ in range(20):
             await asyncio.sleep(0)
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("scan ")]
 
 
-async def test_a_scan_of_one_first_part_reads_one_partition(cluster):
+async def test_a_scan_of_one_first_part_reads_one_partition(cluster: Cluster) -> None:
     async with cluster.client() as client:
         table = await opened(client, 4, TextPairKeys(), key_length=8, secondary_key_length=4)
         await table.put_many({(f"cart{first}", str(second)): b"" for first in range(5) for second in range(5)})
@@ -378,7 +393,7 @@ async def test_a_scan_of_one_first_part_reads_one_partition(cluster):
         assert len([key async for key in table.keys(prefix="cart")]) == 25
 
 
-async def test_keys_at_the_ends_of_the_range_are_scanned(cluster):
+async def test_keys_at_the_ends_of_the_range_are_scanned(cluster: Cluster) -> None:
     async with cluster.client() as client:
         table = await opened(client, 1, BytesKeys(), key_length=2)
         await table.put_many({b"\0\0": b"", b"\xff\xff": b"", b"\xff\xfe": b""})
@@ -390,21 +405,21 @@ async def test_keys_at_the_ends_of_the_range_are_scanned(cluster):
 # -- watches ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_watch_yields_existing_entries_and_then_changes(cluster):
+async def test_a_watch_yields_existing_entries_and_then_changes(cluster: Cluster) -> None:
     async with cluster.client(table_watch_interval_s=0.01) as client, await opened(client) as table:
         await table.put_many({"apple": b"1", "pear": b"2"})
         changes = table.watch()
-        first = {change.key: change.entry.value for change in [await anext(changes), await anext(changes)]}
+        first = {change.key: change.entry.value for change in [await anext(changes), await anext(changes)]}  # type: ignore[union-attr]
         assert first == {"apple": b"1", "pear": b"2"}
         await table.put("pear", b"3")
         change = await anext(changes)
-        assert (change.key, change.entry.value) == ("pear", b"3")
+        assert (change.key, change.entry.value) == ("pear", b"3")  # type: ignore[union-attr]
         await table.remove("apple")
         change = await anext(changes)
         assert (change.key, change.entry) == ("apple", None)
         later = table.watch(prefix="p", from_now=True)
         cluster.store.received.clear()
-        coming = asyncio.create_task(anext(later))
+        coming: asyncio.Task[Any] = asyncio.create_task(anext(later))  # type: ignore[arg-type]
         # It has recorded what is there, and polls: several rounds of requests for the lengths of all segments.
         await until(lambda: cluster.store.received.count("GetTableSegmentInfo") > 30)
         await table.put("apple", b"4")
@@ -412,7 +427,7 @@ async def test_a_watch_yields_existing_entries_and_then_changes(cluster):
         assert (await coming).key == "plum"
 
 
-async def test_a_watch_continues_after_an_outage(cluster):
+async def test_a_watch_continues_after_an_outage(cluster: Cluster) -> None:
     async with cluster.client(table_watch_interval_s=0.01, retry_time_max_s=0.1) as client:
         table = await opened(client, 1)
         await table.put("apple", b"1")
@@ -424,10 +439,10 @@ async def test_a_watch_continues_after_an_outage(cluster):
             await anext(changes)
         cluster.store.refuses = False
         await table.put("apple", b"2")
-        assert (await anext(changes)).entry.value == b"2"
+        assert (await anext(changes)).entry.value == b"2"  # type: ignore[union-attr]
 
 
-async def test_a_cancelled_poll_of_a_watch_loses_no_change(cluster):
+async def test_a_cancelled_poll_of_a_watch_loses_no_change(cluster: Cluster) -> None:
     async with cluster.client(table_watch_interval_s=0.01) as client, await opened(client, 1) as table:
         changes = table.watch()
         with pytest.raises(TimeoutError):
@@ -438,7 +453,7 @@ async def test_a_cancelled_poll_of_a_watch_loses_no_change(cluster):
         assert seen == {f"k{number}" for number in range(5)}
 
 
-async def test_a_watch_remembers_a_bounded_number_of_keys(cluster):
+async def test_a_watch_remembers_a_bounded_number_of_keys(cluster: Cluster) -> None:
     async with cluster.client(table_watch_key_count_max=3) as client, await opened(client) as table:
         await table.put_many({f"k{number}": b"" for number in range(4)})
         changes = table.watch()
@@ -449,7 +464,7 @@ async def test_a_watch_remembers_a_bounded_number_of_keys(cluster):
 # -- life -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_deleted_table_is_a_missing_table(cluster):
+async def test_a_deleted_table_is_a_missing_table(cluster: Cluster) -> None:
     async with cluster.client() as client, await opened(client) as table:
         await client.delete_table(TABLE)
         for call in (
@@ -460,7 +475,7 @@ async def test_a_deleted_table_is_a_missing_table(cluster):
                 await call
 
 
-async def test_a_closed_table_refuses(cluster):
+async def test_a_closed_table_refuses(cluster: Cluster) -> None:
     async with cluster.client() as client:
         table = await opened(client)
         changes = table.watch()
@@ -474,7 +489,7 @@ async def test_a_closed_table_refuses(cluster):
     assert other.is_closed
 
 
-async def test_a_call_without_keys_makes_no_request(cluster):
+async def test_a_call_without_keys_makes_no_request(cluster: Cluster) -> None:
     async with cluster.client() as client, await opened(client) as table:
         cluster.store.received.clear()
         assert await table.get_many([]) == []
@@ -483,6 +498,6 @@ async def test_a_call_without_keys_makes_no_request(cluster):
         assert cluster.store.received == []
 
 
-def test_a_table_with_a_wrong_number_of_segments_is_refused():
+def test_a_table_with_a_wrong_number_of_segments_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="2 partitions"):
         TableSegments(None, TABLE, TableConfig(8, 0, 2), [])  # type: ignore[arg-type]

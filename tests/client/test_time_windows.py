@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +16,15 @@ from hypothesis import strategies as st
 import penstock
 from penstock.client.client import Client
 from penstock.client.controller.stream_segments import SegmentRange
+from penstock.client.groups.reader import Reader
 from penstock.client.settings import ClientSettings
 from penstock.client.streams.time_windows import PlacedSegment, StreamMarks, TimeWindow, is_ahead, is_passed
+from penstock.client.writing.event_writer import EventWriter
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.model.errors import CorruptionError, InvalidArgumentError, NoSuchStreamError
 from penstock.model.events import EVENT_LENGTH_MAX, frame_event
 from penstock.model.names import segment_id
+from penstock.model.stream_cuts import StreamCut
 from penstock.model.times import noted_time
 from penstock.model.watermarks import MarkedSegment, Watermark
 from penstock.runtime.portal import Portal
@@ -32,7 +36,7 @@ FAST = ClientSettings(position_interval_s=0.05, reader_group_refresh_s=0.02, rea
 NEW = segment_id(2, 1)
 
 
-def mark(time, *offsets):
+def mark(time: int, *offsets: int) -> Watermark:
     """A watermark of as many equal segments as there are offsets."""
     count = len(offsets)
     return Watermark(time, time + 1, tuple(
@@ -40,7 +44,7 @@ def mark(time, *offsets):
     ))  # fmt: skip
 
 
-def at(*offsets):
+def at(*offsets: int) -> list[PlacedSegment]:
     """A position in as many equal segments."""
     return [PlacedSegment(each.segment_id, each.key_start, each.key_end, each.offset)
             for each in mark(0, *offsets).segments]  # fmt: skip
@@ -70,7 +74,9 @@ def test_a_mark_is_ahead_when_the_whole_position_is_at_or_before_it() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1), st.integers(0, 30), st.integers(0, 30))
-def test_of_cuts_that_grow_those_passed_come_first_and_those_ahead_last(steps, first, second) -> None:
+def test_of_cuts_that_grow_those_passed_come_first_and_those_ahead_last(
+    steps: list[tuple[int, int]], first: int, second: int
+) -> None:
     """So a window needs no more than the last one passed, and the first one ahead."""
     offsets, marks = (0, 0), []
     for index, step in enumerate(steps):
@@ -88,15 +94,15 @@ class Controller:
 
     def __init__(self) -> None:
         self.mark_segments = [SegmentRange("s", "_MARKa", segment_id(0, 0), 0.0, 1.0)]
-        self.asked = []
+        self.asked: list[int] = []
 
-    async def current_segments(self, scope, stream):
+    async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
         assert (scope, stream) == ("s", "_MARKa")
         if not self.mark_segments:
             raise NoSuchStreamError("gone")
         return self.mark_segments
 
-    async def epoch_segments(self, scope, stream, epoch):
+    async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
         self.asked.append(epoch)
         if epoch == 0:
             return [SegmentRange("s", "a", segment_id(number, 0), number / 2, number / 2 + 0.5) for number in (0, 1)]
@@ -106,7 +112,7 @@ class Controller:
 class Stored:
     """A stream's watermarks in a segment, and what reads them."""
 
-    def __init__(self, refresh_s=1e-9) -> None:
+    def __init__(self, refresh_s: float = 1e-9) -> None:
         self.segments = MemorySegments()
         self.controller = Controller()
         cluster = SimpleNamespace(
@@ -116,11 +122,11 @@ class Stored:
         self.marks = StreamMarks(cluster, "s/a")
         self.name = "s/_MARKa/0.#epoch.0"
 
-    async def put(self, *marks) -> None:
+    async def put(self, *marks: Watermark) -> None:
         for each in marks:
             await self.segments.append(self.name, frame_event(each.encode()))
 
-    async def window(self, *offsets):
+    async def window(self, *offsets: int) -> tuple[int | None, int | None]:
         window = await self.marks.window(dict(enumerate(offsets)))
         return window.lower_bound, window.upper_bound
 
@@ -202,7 +208,7 @@ async def test_new_watermarks_are_polled_periodically() -> None:
     stored = Stored(refresh_s=3600.0)
     await stored.segments.create_segment(stored.name)
     assert await stored.window(0, 0) == (None, None)
-    infos = []
+    infos: list[Any] = []
     stored.segments.segment_info = infos.append
     for _ in range(100):
         assert await stored.window(0, 0) == (None, None)
@@ -246,14 +252,14 @@ def stream() -> str:
     return f"times-{next(_names)}/events"
 
 
-async def window_is(reader, stream, lower, upper) -> None:
+async def window_is(reader: Reader, stream: str, lower: int | None, upper: int | None) -> None:
     """Wait for a window: watermarks come some time after the writers' times."""
     async with asyncio.timeout(60):
         while await reader.time_window(stream) != TimeWindow(lower, upper):  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
 
 
-async def cut_at(client, stream, time):
+async def cut_at(client: Client, stream: str, time: int) -> StreamCut:
     """Wait for the cut at a noted time."""
     async with asyncio.timeout(60):
         while (cut := await client.cut_at_noted_time(stream, time)) is None:  # noqa: ASYNC110  # as above
@@ -261,7 +267,7 @@ async def cut_at(client, stream, time):
     return cut
 
 
-async def write(writer, *events, key="k") -> None:
+async def write(writer: EventWriter, *events: bytes, key: str = "k") -> None:
     for event in events:
         await writer.write(event, routing_key=key)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -18,8 +20,11 @@ from penstock.model.errors import (
 from penstock.rpc import STORAGE_FULL_KEY
 from penstock.rpc import controller_pb2 as pb
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
 
-async def test_lease_is_renewed_while_the_transaction_is_open(cluster):
+
+async def test_lease_is_renewed_while_the_transaction_is_open(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
         async with await client.begin_transaction("retail/orders", lease_s=0.03) as transaction:
@@ -35,7 +40,7 @@ async def test_lease_is_renewed_while_the_transaction_is_open(cluster):
         assert len(transaction.id) == 32
 
 
-async def test_the_lease_is_renewed_by_the_process_that_resumes_the_transaction(cluster):
+async def test_the_lease_is_renewed_by_the_process_that_resumes_the_transaction(cluster: Cluster) -> None:
     """After a detach, by no client until it is resumed: its first client keeps nothing open."""
     async with cluster.client() as first, cluster.client() as second:
         await first.create_stream("retail/orders")
@@ -54,7 +59,7 @@ async def test_the_lease_is_renewed_by_the_process_that_resumes_the_transaction(
         assert await second.transaction_state("retail/orders", transaction_id) == "COMMITTED"
 
 
-def refused(code, details, *marks):
+def refused(code: grpc.StatusCode, details: str, *marks: tuple[str, str]) -> grpc.RpcError:
     metadata = grpc.aio.Metadata(*marks)
     return grpc.aio.AioRpcError(code, metadata, metadata, details)  # type: ignore[call-arg]
 
@@ -86,14 +91,14 @@ PERMANENT = {
 class FailingPings:
     """Answers `pingTransaction` by `answer` while there is one, and counts the requests that it got."""
 
-    def __init__(self, cluster, answer):
+    def __init__(self, cluster: Cluster, answer: Callable[[], Any] | None) -> None:
         self.answer = answer
         self.count = 0
         self._pinged = asyncio.Event()
         self._ping = cluster.controller.rpc_ping_transaction
-        cluster.controller.rpc_ping_transaction = self.ping
+        cluster.controller.rpc_ping_transaction = self.ping  # type: ignore[method-assign]
 
-    async def ping(self, request):
+    async def ping(self, request: pb.PingTxnRequest) -> Any:
         self.count += 1
         self._pinged.set()
         if self.answer is None:
@@ -103,7 +108,7 @@ class FailingPings:
             raise found
         return found
 
-    async def more(self, count):
+    async def more(self, count: int) -> None:
         """Wait for `count` more requests."""
         end = self.count + count
         async with asyncio.timeout(60):
@@ -113,7 +118,9 @@ class FailingPings:
 
 
 @pytest.mark.parametrize("fault", PASSING)
-async def test_a_lease_is_renewed_again_after_any_fault_that_passes(cluster, fault, caplog):
+async def test_a_lease_is_renewed_again_after_any_fault_that_passes(
+    cluster: Cluster, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with cluster.client(controller_attempt_count_max=1) as client:
         await client.create_stream("retail/orders")
         pings = FailingPings(cluster, PASSING[fault])
@@ -127,19 +134,19 @@ async def test_a_lease_is_renewed_again_after_any_fault_that_passes(cluster, fau
 
 
 @pytest.mark.parametrize("end", PERMANENT)
-async def test_a_lease_is_not_renewed_after_an_error_that_does_not_pass(cluster, end):
+async def test_a_lease_is_not_renewed_after_an_error_that_does_not_pass(cluster: Cluster, end: str) -> None:
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
         pings = FailingPings(cluster, PERMANENT[end])
         transaction = await client.begin_transaction("retail/orders", lease_s=0.03)
         async with asyncio.timeout(60):
-            await asyncio.wait([transaction._keeper])
+            await asyncio.wait([transaction._keeper])  # type: ignore[type-var]
         assert pings.count == 1
         pings.answer = None
         await transaction.abort()
 
 
-async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster):
+async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
         transaction = await client.begin_transaction("retail/orders")
@@ -154,7 +161,7 @@ async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster):
 
 
 @pytest.mark.parametrize("fault", ["drop_before_append", "drop_after_append"])
-async def test_byte_writer_settles_an_unknown_outcome_by_reading(cluster, fault):
+async def test_byte_writer_settles_an_unknown_outcome_by_reading(cluster: Cluster, fault: str) -> None:
     # The reply of an append is lost. The writer's number at the store shows whether it was stored. It is stored once.
     async with cluster.client() as client:
         await client.create_stream("retail/bytes")
@@ -169,7 +176,7 @@ async def test_byte_writer_settles_an_unknown_outcome_by_reading(cluster, fault)
 
 
 @pytest.mark.parametrize("found", [b"other", b"mine!"])
-async def test_a_byte_writer_detects_another_writer_after_a_lost_reply(cluster, found):
+async def test_a_byte_writer_detects_another_writer_after_a_lost_reply(cluster: Cluster, found: bytes) -> None:
     # Also one that wrote the very same bytes: they are its own, not this writer's.
     async with cluster.client() as client:
         await client.create_stream("retail/bytes")
@@ -184,7 +191,7 @@ async def test_a_byte_writer_detects_another_writer_after_a_lost_reply(cluster, 
         await writer.close()
 
 
-async def test_a_sealed_byte_stream_is_readable_and_refuses_writers(cluster):
+async def test_a_sealed_byte_stream_is_readable_and_refuses_writers(cluster: Cluster) -> None:
     """Its bytes stay readable. A writer gets the error of a sealed stream, not that of missing segments."""
     async with cluster.client() as client:
         await client.create_stream("retail/bytes")
@@ -200,7 +207,7 @@ async def test_a_sealed_byte_stream_is_readable_and_refuses_writers(cluster):
             await client.revisioned_stream("retail/bytes")
 
 
-async def test_byte_reader_reads_across_blocks_and_waits_at_the_end(cluster):
+async def test_byte_reader_reads_across_blocks_and_waits_at_the_end(cluster: Cluster) -> None:
     async with cluster.client(read_bytes=10) as client:
         await client.create_stream("retail/bytes")
         async with (

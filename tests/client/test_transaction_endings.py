@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock.client.client import Client
+from penstock.client.common.pickling import NotPicklable
 from penstock.client.controller.transaction_ids import id_of
 from penstock.client.settings import ClientSettings
+from penstock.client.transactions.transaction import Transaction
 from penstock.controller.metadata.completed import CompletedTransactions
+from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
     NoSuchStreamError,
@@ -28,6 +32,7 @@ from penstock.model.errors import (
     TransactionStreamSealedError,
     UnsupportedOperationError,
 )
+from penstock.rpc import additions_pb2 as added
 from penstock.runtime.portal import Portal
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
@@ -37,7 +42,7 @@ _names = iter(range(1_000_000))
 
 
 @contextmanager
-def server_with(controller: ControllerSettings):
+def server_with(controller: ControllerSettings) -> Iterator[str]:
     """Run a server in memory, in a thread of this process; yield its address."""
     settings = StandaloneSettings(
         is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0, controller=controller
@@ -61,32 +66,32 @@ def uri() -> Iterator[str]:
         yield uri
 
 
-async def settled(client, stream, transaction_id, state) -> None:
+async def settled(client: Client, stream: str, transaction_id: str, state: str) -> None:
     async with asyncio.timeout(60):
         while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)
 
 
-async def expire(client, stream, transaction_id) -> None:
+async def expire(client: Client, stream: str, transaction_id: str) -> None:
     await client._controller_client.ping_transaction(*stream.split("/"), id_of(transaction_id), lease_ms=1)
     await settled(client, stream, transaction_id, "ABORTED")
 
 
-async def abort(client, stream, transaction_id) -> None:
+async def abort(client: Client, stream: str, transaction_id: str) -> None:
     await (await client.transaction(stream, transaction_id)).abort()
     await settled(client, stream, transaction_id, "ABORTED")
 
 
-async def commit(client, stream, transaction_id) -> None:
+async def commit(client: Client, stream: str, transaction_id: str) -> None:
     await (await client.transaction(stream, transaction_id)).commit()
     await settled(client, stream, transaction_id, "COMMITTED")
 
 
-async def seal(client, stream, transaction_id) -> None:
+async def seal(client: Client, stream: str, transaction_id: str) -> None:
     await client.seal_stream(stream)
 
 
-async def delete(client, stream, transaction_id) -> None:
+async def delete(client: Client, stream: str, transaction_id: str) -> None:
     await client.seal_stream(stream)
     await client.delete_stream(stream)
 
@@ -102,22 +107,22 @@ ENDINGS = {
 }  # fmt: skip
 
 
-async def done(value):
+async def done(value: Awaitable[Any] | NotPicklable | None) -> NotPicklable | None:
     """Return what a call of either client returns."""
     return await value if inspect.isawaitable(value) else value
 
 
-async def write(transaction) -> None:
+async def write(transaction: Transaction) -> None:
     ack = await done(transaction.write(b"late", "k"))
     await done(ack.wait(60))
 
 
-async def flush(transaction) -> None:
+async def flush(transaction: Transaction) -> None:
     await done(transaction.write(b"late", "k"))
     await done(transaction.flush(60))
 
 
-async def ask(call, transaction, client, stream, lease_s) -> None:
+async def ask(call: str, transaction: Transaction, client: Client, stream: str, lease_s: int) -> None:
     match call:
         case "write":
             await write(transaction)
@@ -138,7 +143,7 @@ TRIED = {"write": "write to", "flush": "write to"}
 @pytest.mark.parametrize("call", ["write", "flush", "commit", "abort", "resume"])
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_each_call_on_an_ended_transaction_names_how_it_ended(
-    uri: str, monkeypatch: pytest.MonkeyPatch, ending, call: str, is_blocking: bool
+    uri: str, monkeypatch: pytest.MonkeyPatch, ending: str, call: str, is_blocking: bool
 ) -> None:
     """Every call raises the same kind of error, which names the call, the transaction and its stream."""
     end, kind, words, fine = ENDINGS[ending]
@@ -153,7 +158,9 @@ async def test_each_call_on_an_ended_transaction_names_how_it_ended(
             await end(other, stream, transaction.id)
             if ending == "unknown":
                 # As more than a day later.
-                async def find(self, scope, stream, transaction) -> None:
+                async def find(
+                    self: CompletedTransactions, scope: str, stream: str, transaction: TransactionId
+                ) -> None:
                     return None
 
                 monkeypatch.setattr(CompletedTransactions, "find", find)
@@ -214,7 +221,12 @@ async def test_a_controller_that_is_not_penstocks_tells_the_state_alone(
         transaction = await client.begin_transaction(stream)
         await abort(client, stream, transaction.id)
 
-        async def unsupported(request, *, timeout=None, metadata=()) -> None:
+        async def unsupported(
+            request: added.DescribeTransactionRequest,
+            *,
+            timeout: float | None = None,
+            metadata: tuple[tuple[str, str]] = (),
+        ) -> None:
             raise UnsupportedOperationError("describeTransaction is not supported by this controller")
 
         monkeypatch.setattr(client._controller_client._stub, "describeTransaction", unsupported)

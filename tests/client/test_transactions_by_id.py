@@ -43,7 +43,7 @@ def stream() -> str:
     return f"ids/s{next(_names)}"
 
 
-async def contents(client, stream):
+async def contents(client: Client, stream: str) -> list[bytes]:
     async with (
         client.reader_group(f"g{next(_names)}", [stream], until="latest") as group,
         group.reader() as reader,
@@ -51,7 +51,7 @@ async def contents(client, stream):
         return [event.data async for event in reader]
 
 
-async def settled(client, stream, transaction_id, state) -> None:
+async def settled(client: Client, stream: str, transaction_id: str, state: str) -> None:
     async with asyncio.timeout(60):
         while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # no event to await
             await asyncio.sleep(0.02)

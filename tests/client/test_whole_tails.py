@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,27 +12,29 @@ from penstock.client.client import Client
 from penstock.client.controller.controller import ControllerClient
 from penstock.model.errors import NoSuchStreamError, UnsupportedOperationError
 from penstock.model.names import split_scoped_name
+from penstock.model.stream_cuts import StreamCut
 from penstock.testing import memory_server
+from penstock.testing.server import MemoryServer
 
 _names = iter(range(1_000_000))
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[MemoryServer]:
     with memory_server() as server:
         yield server
 
 
 @pytest.fixture
-def stream():
+def stream() -> str:
     """A fresh stream."""
     return f"whole/s{next(_names)}"
 
 
-async def keys_of_each_segment(client, stream):
+async def keys_of_each_segment(client: Client, stream: str) -> list[str]:
     """Return a routing key for each of two segments."""
     scope, name = split_scoped_name(stream)
-    found = {}
+    found: dict[int, str] = {}
     async with client.event_writer(stream) as writer:
         for number in range(100):
             before = (await client.tail(stream)).positions
@@ -45,7 +48,7 @@ async def keys_of_each_segment(client, stream):
     raise AssertionError(f"keys of {scope}/{name} go to one segment: {found}")
 
 
-async def committer(client, stream, keys, is_over):
+async def committer(client: Client, stream: str, keys: list[str], is_over: asyncio.Event) -> int:
     count = 0
     while not is_over.is_set():
         async with client.begin_transaction(stream) as transaction:
@@ -55,7 +58,7 @@ async def committer(client, stream, keys, is_over):
     return count
 
 
-async def test_a_whole_tail_has_as_much_of_each_segment_as_commits_continue(server, stream):
+async def test_a_whole_tail_has_as_much_of_each_segment_as_commits_continue(server: MemoryServer, stream: str) -> None:
     """Each transaction has one event in each of two segments; what begins or ends at `latest` has both or none."""
     async with Client(server.uri) as client:
         await client.create_stream(stream, scaling=penstock.Scaling.fixed(2))
@@ -71,16 +74,18 @@ async def test_a_whole_tail_has_as_much_of_each_segment_as_commits_continue(serv
         assert sum(await asyncio.gather(*tasks)) > 4
 
 
-async def test_the_tail_of_a_missing_stream_is_refused(server, stream):
+async def test_the_tail_of_a_missing_stream_is_refused(server: MemoryServer, stream: str) -> None:
     async with Client(server.uri) as client:
         with pytest.raises(NoSuchStreamError):
             await client.tail(stream, whole_transactions=True)
 
 
-async def test_a_controller_without_transactional_tails_gets_no_such_call(server, stream, monkeypatch):
+async def test_a_controller_without_transactional_tails_gets_no_such_call(
+    server: MemoryServer, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pravega's: `whole_transactions=True` raises; a batch to the present end ends where segments do."""
 
-    async def whole_tail(self, scope, stream):
+    async def whole_tail(self: ControllerClient, scope: str, stream: str) -> StreamCut:
         raise UnsupportedOperationError("unimplemented")
 
     monkeypatch.setattr(ControllerClient, "whole_tail", whole_tail)

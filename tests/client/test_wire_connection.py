@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -19,19 +21,20 @@ from penstock.wire.commands import (
     SegmentRead,
     StreamSegmentInfo,
 )
-from penstock.wire.connection import ConnectionSettings, open_connection
+from penstock.wire.commands.base import WireCommand
+from penstock.wire.connection import ConnectionSettings, WireConnection, open_connection
 
 
 class Script:
     """A server that does what the test says: `received` commands come in, `send` goes out."""
 
-    def __init__(self, hello=b"\xff\xff\xff\x81\0\0\0\x08\0\0\0\x11\0\0\0\x05") -> None:
+    def __init__(self, hello: bytes = b"\xff\xff\xff\x81\0\0\0\x08\0\0\0\x11\0\0\0\x05") -> None:
         # The frame above is vector 2 of wire-protocol 9.2: Hello(17, 5).
         self.hello = hello
-        self.received = asyncio.Queue()
-        self.writers = []
+        self.received: asyncio.Queue[Any] = asyncio.Queue()
+        self.writers: list[asyncio.StreamWriter] = []
 
-    async def serve(self, reader, writer) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
         writer.write(self.hello)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -41,12 +44,12 @@ class Script:
                 self.received.put_nowait(decode(code, payload))
         writer.close()
 
-    def send(self, command) -> None:
+    def send(self, command: WireCommand) -> None:
         self.writers[-1].write(encode(command))
 
 
 @contextlib.asynccontextmanager
-async def connected(script, **settings):
+async def connected(script: Script, **settings: Any) -> AsyncIterator[WireConnection]:
     server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
@@ -60,14 +63,14 @@ async def connected(script, **settings):
             writer.close()
 
 
-def ask(connection, **options):
+def ask(connection: WireConnection, **options: float | None) -> asyncio.Task[Any]:
     request_id = connection.next_request_id()
     return asyncio.ensure_future(
         connection.request(request_id, GetStreamSegmentInfo(request_id, "s/t/0.#epoch.0", ""), **options)
     )
 
 
-def answer(request_id):
+def answer(request_id: int) -> StreamSegmentInfo:
     return StreamSegmentInfo(request_id, "s/t/0.#epoch.0", True, False, False, 0, request_id * 10, 0)
 
 
@@ -124,11 +127,11 @@ async def test_lost_connection_fails_everything_that_waits() -> None:
     class Handler:
         error = None
 
-        def on_reply(self, reply) -> None: ...
+        def on_reply(self, reply: WireCommand) -> None: ...
 
         def on_writable(self) -> None: ...
 
-        def on_connection_lost(self, error) -> None:
+        def on_connection_lost(self, error: ConnectionLostError) -> None:
             self.error = error
 
     async with connected(script) as connection:
@@ -143,7 +146,7 @@ async def test_lost_connection_fails_everything_that_waits() -> None:
         assert not connection.is_open
         for call in (lambda: connection.send(KeepAlive()), lambda: connection.subscribe(9, handler)):
             with pytest.raises(ConnectionLostError):
-                call()
+                call()  # type: ignore[no-untyped-call]
         with pytest.raises(ConnectionLostError):
             await ask(connection)
 
@@ -204,12 +207,12 @@ async def test_replies_of_a_subscription_go_to_its_handler() -> None:
     replies = []
 
     class Handler:
-        def on_reply(self, reply) -> None:
+        def on_reply(self, reply: WireCommand) -> None:
             replies.append(reply)
 
         def on_writable(self) -> None: ...
 
-        def on_connection_lost(self, error) -> None: ...
+        def on_connection_lost(self, error: ConnectionLostError) -> None: ...
 
     async with connected(script) as connection:
         connection.subscribe(7, Handler())
@@ -218,7 +221,7 @@ async def test_replies_of_a_subscription_go_to_its_handler() -> None:
         request = ask(connection)
         script.send(answer((await script.received.get()).request_id))
         await request
-        assert [reply.event_number for reply in replies] == [1, 2]
+        assert [reply.event_number for reply in replies] == [1, 2]  # type: ignore[attr-defined]
         connection.unsubscribe(7)
         connection.unsubscribe(7)
 
@@ -243,7 +246,7 @@ async def test_full_socket_is_reported_and_so_is_its_end() -> None:
     gate = asyncio.Event()
     told = asyncio.Event()
 
-    async def serve(reader, writer) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(encode(Hello(17, 5)))
         await gate.wait()
         while await reader.read(1 << 20):
@@ -251,9 +254,9 @@ async def test_full_socket_is_reported_and_so_is_its_end() -> None:
         writer.close()
 
     class Handler:
-        def on_reply(self, reply) -> None: ...
+        def on_reply(self, reply: WireCommand) -> None: ...
 
-        def on_connection_lost(self, error) -> None: ...
+        def on_connection_lost(self, error: ConnectionLostError) -> None: ...
 
         def on_writable(self) -> None:
             told.set()
@@ -294,18 +297,18 @@ async def test_close_does_not_wait_for_a_server_that_reads_nothing() -> None:
     script = Script()
     is_over = asyncio.Event()
 
-    async def hang(reader, writer) -> None:
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         script.writers.append(writer)
         writer.write(script.hello)
         script.received.put_nowait(Hello(17, 5))
-        writer.transport.pause_reading()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
         await is_over.wait()
 
     script.serve = hang  # type: ignore[method-assign]
     async with connected(script, write_buffer_bytes_max=1024) as connection:
         request = ask(connection)
         await asyncio.sleep(0)
-        while connection.is_writable or not connection._transport.get_write_buffer_size():
+        while connection.is_writable or not connection._transport.get_write_buffer_size():  # type: ignore[union-attr]
             connection.send(SegmentRead("s/t/0.#epoch.0", 0, False, False, bytes(1 << 20), 1))
             await asyncio.sleep(0)
         async with asyncio.timeout(60):

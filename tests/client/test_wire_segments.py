@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.client.transport.replies import error_of
+from penstock.client.transport.wire_segments import WireSegments
 from penstock.model.errors import (
     BadOffsetError,
     ClosedError,
@@ -28,18 +31,22 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import NO_VALUE, VERSION_ABSENT, TableRemoval, TableUpdate
 from penstock.wire import commands as wire
+from penstock.wire.commands.base import Reply
+
+if TYPE_CHECKING:
+    from client.conftest import Cluster
 
 NAME = "s/t/0.#epoch.0"
 TABLE = "s/x_kvtable/0.#epoch.0"
 
 
 @pytest.fixture
-async def segments(cluster):
+async def segments(cluster: Cluster) -> AsyncIterator[WireSegments]:
     async with cluster.client(retry_time_max_s=2.0) as client:
         yield client._segment_client
 
 
-async def test_segment_lives_and_dies(segments):
+async def test_segment_lives_and_dies(segments: WireSegments) -> None:
     await segments.create_segment(NAME, scale_type=2, target_rate=100)
     with pytest.raises(SegmentExistsError):
         await segments.create_segment(NAME)
@@ -68,7 +75,7 @@ async def test_segment_lives_and_dies(segments):
             await call
 
 
-async def test_a_waiting_read_gets_new_bytes_and_the_end(segments):
+async def test_a_waiting_read_gets_new_bytes_and_the_end(segments: WireSegments) -> None:
     await segments.create_segment(NAME)
     read = asyncio.create_task(segments.read(NAME, 0, 100, wait=True))
     await asyncio.sleep(0.01)
@@ -80,7 +87,7 @@ async def test_a_waiting_read_gets_new_bytes_and_the_end(segments):
     assert (await asyncio.wait_for(read, 60)).is_end_of_segment
 
 
-async def test_merge_and_attributes(segments):
+async def test_merge_and_attributes(segments: WireSegments) -> None:
     for name in (NAME, "s/t/1.#epoch.0", "s/t/2.#epoch.0"):
         await segments.create_segment(name)
         await segments.append(name, b"abc")
@@ -92,7 +99,7 @@ async def test_merge_and_attributes(segments):
     assert await segments.get_attribute(NAME, key) == 5
 
 
-async def test_table_lives_and_dies(segments):
+async def test_table_lives_and_dies(segments: WireSegments) -> None:
     await segments.create_table(TABLE)
     with pytest.raises(SegmentExistsError):
         await segments.create_table(TABLE)
@@ -104,7 +111,7 @@ async def test_table_lives_and_dies(segments):
     with pytest.raises(TableKeyMissingError):
         await segments.table_put(TABLE, [TableUpdate(b"c", b"2", 7)])
     one, missing, empty = await segments.table_get(TABLE, [b"a", b"missing", b"b"])
-    assert (one.value, one.version, missing, empty.value) == (b"1", versions[0], None, b"")
+    assert (one.value, one.version, missing, empty.value) == (b"1", versions[0], None, b"")  # type: ignore[union-attr]
     page = await segments.table_entries(TABLE, limit=10)
     assert sorted(entry.key for entry in page.entries) == [b"a", b"b"]
     assert not (await segments.table_entries(TABLE, limit=10, token=page.token)).entries
@@ -119,7 +126,7 @@ async def test_table_lives_and_dies(segments):
         await segments.table_info(TABLE)
 
 
-async def test_reads_are_repeated_when_the_connection_is_lost(cluster, segments):
+async def test_reads_are_repeated_when_the_connection_is_lost(cluster: Cluster, segments: WireSegments) -> None:
     await segments.create_segment(NAME)
     read = asyncio.create_task(segments.read(NAME, 0, 100, wait=True))
     for _ in range(3):
@@ -130,13 +137,13 @@ async def test_reads_are_repeated_when_the_connection_is_lost(cluster, segments)
     assert (await asyncio.wait_for(read, 60)).joined() == b"x"
 
 
-async def test_lost_reply_of_a_change_is_an_unknown_outcome(cluster, segments):
+async def test_lost_reply_of_a_change_is_an_unknown_outcome(cluster: Cluster, segments: WireSegments) -> None:
     await segments.create_table(TABLE)
     cluster.store.faults["drop_after_table_put"] = 1
     with pytest.raises(ConnectionLostError):
         await segments.table_put(TABLE, [TableUpdate(b"a", b"1")])
     (entry,) = await segments.table_get(TABLE, [b"a"])
-    assert entry.value == b"1"
+    assert entry.value == b"1"  # type: ignore[union-attr]
     await segments.create_segment(NAME)
     cluster.store.faults["drop_after_append"] = 1
     with pytest.raises(OutcomeUnknownError):
@@ -144,13 +151,13 @@ async def test_lost_reply_of_a_change_is_an_unknown_outcome(cluster, segments):
     assert (await segments.segment_info(NAME)).length == 1
 
 
-async def test_change_is_repeated_when_the_host_was_wrong(cluster, segments):
+async def test_change_is_repeated_when_the_host_was_wrong(cluster: Cluster, segments: WireSegments) -> None:
     cluster.store.wrong_hosts.add(NAME)
     await segments.create_segment(NAME)
     assert cluster.controller.uri_requests == 2
 
 
-async def test_an_unavailable_store_is_given_up_with_a_log_line(cluster):
+async def test_an_unavailable_store_is_given_up_with_a_log_line(cluster: Cluster) -> None:
     cluster.store.refuses = True
     async with cluster.client(retry_time_max_s=0.1, connect_timeout_s=0.1) as client:
         with pytest.raises(ConnectionLostError) as caught:
@@ -158,7 +165,7 @@ async def test_an_unavailable_store_is_given_up_with_a_log_line(cluster):
     assert "retry_time_max_s" in caught.value.__notes__[0]
 
 
-async def test_a_closed_client_sends_no_requests(cluster):
+async def test_a_closed_client_sends_no_requests(cluster: Cluster) -> None:
     async with cluster.client(retry_time_max_s=0.05) as client:
         segments = client._segment_client
     with pytest.raises(ConnectionLostError, match="closed"):
@@ -180,5 +187,5 @@ async def test_a_closed_client_sends_no_requests(cluster):
         (wire.SegmentSealed(1, NAME), type(None)),
     ],
 )
-def test_error_replies_have_their_types(reply, error):
+def test_error_replies_have_their_types(reply: Reply, error: type[object]) -> None:
     assert type(error_of(reply, NAME)) is error

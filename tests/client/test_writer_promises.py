@@ -6,10 +6,14 @@ import asyncio
 import logging
 import typing
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 
 import penstock
+from penstock.client.client import Client
+from penstock.client.transactions.transaction import Transaction
+from penstock.client.writing.event_writer import EventWriter
 from penstock.model.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -18,17 +22,20 @@ from penstock.model.errors import (
     TransactionError,
 )
 
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+
 STREAM = "retail/orders"
 SEGMENT = "retail/orders/0.#epoch.0"
 
 
-async def stored_count(cluster) -> int:
+async def stored_count(cluster: Cluster) -> int:
     """How many events of 8 bytes are in the stream's only segment."""
     info = await cluster.store.segments.segment_info(SEGMENT)
     return info.length // 16
 
 
-async def keep_writing(writer, acks: list[object]) -> None:
+async def keep_writing(writer: EventWriter, acks: list[object]) -> None:
     """Write until refused."""
     while True:
         try:
@@ -42,7 +49,7 @@ async def keep_writing(writer, acks: list[object]) -> None:
 # -- closing writers ------------------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_lost_that_a_writer_accepts_while_it_closes(cluster):
+async def test_nothing_is_lost_that_a_writer_accepts_while_it_closes(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         writer = await client.event_writer(STREAM)
@@ -62,7 +69,7 @@ async def test_nothing_is_lost_that_a_writer_accepts_while_it_closes(cluster):
             await writer.write(b"late")
 
 
-async def test_closing_the_client_flushes_its_open_writers(cluster):
+async def test_closing_the_client_flushes_its_open_writers(cluster: Cluster) -> None:
     client = cluster.client()
     async with client:
         await client.create_stream(STREAM)
@@ -74,7 +81,7 @@ async def test_closing_the_client_flushes_its_open_writers(cluster):
         client.event_writer(STREAM)
 
 
-async def test_acks_settle_with_an_error_when_the_client_cannot_flush(cluster):
+async def test_acks_settle_with_an_error_when_the_client_cannot_flush(cluster: Cluster) -> None:
     client = await cluster.client(close_timeout_s=0.2).__aenter__()
     await client.create_stream(STREAM)
     writer = await client.event_writer(STREAM)
@@ -89,7 +96,7 @@ async def test_acks_settle_with_an_error_when_the_client_cannot_flush(cluster):
 
 
 @pytest.mark.parametrize("steps", range(0, 24, 2))
-async def test_cancelling_close_at_any_moment_loses_nothing(cluster, steps):
+async def test_cancelling_close_at_any_moment_loses_nothing(cluster: Cluster, steps: int) -> None:
     # A cancelled caller stops waiting; the closing itself continues.
     async with cluster.client() as client:
         await client.create_stream(STREAM)
@@ -106,7 +113,7 @@ async def test_cancelling_close_at_any_moment_loses_nothing(cluster, steps):
         assert await stored_count(cluster) == 300
 
 
-async def test_a_failed_block_of_a_writer_still_stores_what_it_accepted(cluster):
+async def test_a_failed_block_of_a_writer_still_stores_what_it_accepted(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
 
@@ -121,7 +128,7 @@ async def test_a_failed_block_of_a_writer_still_stores_what_it_accepted(cluster)
         assert await stored_count(cluster) == 100
 
 
-async def test_a_write_that_waits_for_room_ends_when_the_writer_is_abandoned(cluster):
+async def test_a_write_that_waits_for_room_ends_when_the_writer_is_abandoned(cluster: Cluster) -> None:
     async with cluster.client(max_unacknowledged_bytes=1000) as client:
         await client.create_stream(STREAM)
         writer = await client.event_writer(STREAM)
@@ -135,7 +142,7 @@ async def test_a_write_that_waits_for_room_ends_when_the_writer_is_abandoned(clu
         assert all(ack.is_done for ack in acks)
 
 
-def test_events_that_the_end_of_the_loop_cuts_off_are_said_with_their_number(caplog):
+def test_events_that_the_end_of_the_loop_cuts_off_are_said_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
     """An async program leaves `asyncio.run` with an open writer: no flush is possible then, so the loss is reported."""
     from client.conftest import Cluster
 
@@ -161,7 +168,7 @@ def test_events_that_the_end_of_the_loop_cuts_off_are_said_with_their_number(cap
 # -- byte writers ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_closed_byte_writer_takes_no_bytes(cluster):
+async def test_a_closed_byte_writer_takes_no_bytes(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         writer = await client.byte_writer(STREAM)
@@ -176,7 +183,9 @@ async def test_a_closed_byte_writer_takes_no_bytes(cluster):
 
 
 @pytest.mark.parametrize("steps", range(0, 16, 2))
-async def test_cancelling_the_flush_of_bytes_at_any_moment_loses_and_doubles_nothing(cluster, steps):
+async def test_cancelling_the_flush_of_bytes_at_any_moment_loses_and_doubles_nothing(
+    cluster: Cluster, steps: int
+) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         writer = await client.byte_writer(STREAM)
@@ -192,7 +201,7 @@ async def test_cancelling_the_flush_of_bytes_at_any_moment_loses_and_doubles_not
         assert (await cluster.store.segments.read(SEGMENT, 0, 100)).joined() == b"onetwo"
 
 
-async def test_closing_the_client_flushes_byte_writers(cluster):
+async def test_closing_the_client_flushes_byte_writers(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         await (await client.byte_writer(STREAM)).write(b"left in the writer")
@@ -202,7 +211,7 @@ async def test_closing_the_client_flushes_byte_writers(cluster):
 # -- transactions ---------------------------------------------------------------------------------------------------
 
 
-async def half_written(cluster, client):
+async def half_written(cluster: Cluster, client: Client) -> Transaction:
     """Return a transaction of 10 events, 5 of which can no longer be stored."""
     transaction = await client.begin_transaction(STREAM, lease_s=0.06)
     for _ in range(5):
@@ -215,7 +224,7 @@ async def half_written(cluster, client):
     return transaction
 
 
-async def test_a_commit_repeated_after_a_failed_flush_commits_nothing(cluster):
+async def test_a_commit_repeated_after_a_failed_flush_commits_nothing(cluster: Cluster) -> None:
     # It stored 5 of 10 events when the second call skipped the flush.
     async with cluster.client(retry_time_max_s=0.1) as client:
         await client.create_stream(STREAM)
@@ -231,7 +240,7 @@ async def test_a_commit_repeated_after_a_failed_flush_commits_nothing(cluster):
         assert await stored_count(cluster) == 0
 
 
-async def test_a_failed_block_of_a_transaction_aborts_it_and_stops_renewing_its_lease(cluster):
+async def test_a_failed_block_of_a_transaction_aborts_it_and_stops_renewing_its_lease(cluster: Cluster) -> None:
     async with cluster.client(retry_time_max_s=0.1) as client:
         await client.create_stream(STREAM)
 
@@ -249,7 +258,7 @@ async def test_a_failed_block_of_a_transaction_aborts_it_and_stops_renewing_its_
 
 
 @pytest.mark.parametrize("steps", range(0, 24, 2))
-async def test_a_commit_cancelled_at_any_moment_is_whole_or_not_at_all(cluster, steps):
+async def test_a_commit_cancelled_at_any_moment_is_whole_or_not_at_all(cluster: Cluster, steps: int) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         transaction = await client.begin_transaction(STREAM)
@@ -269,7 +278,9 @@ async def test_a_commit_cancelled_at_any_moment_is_whole_or_not_at_all(cluster, 
     assert cluster.controller.transactions[1] in ("COMMITTED", "ABORTED")
 
 
-async def test_closing_the_client_aborts_undecided_transactions(cluster, caplog):
+async def test_closing_the_client_aborts_undecided_transactions(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         transaction = await client.begin_transaction(STREAM)
@@ -280,7 +291,7 @@ async def test_closing_the_client_aborts_undecided_transactions(cluster, caplog)
         await transaction.write(b"late")
 
 
-async def test_an_aborted_transaction_may_be_aborted_again_and_never_committed(cluster):
+async def test_an_aborted_transaction_may_be_aborted_again_and_never_committed(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         async with client.begin_transaction(STREAM) as transaction:
@@ -301,7 +312,7 @@ async def test_an_aborted_transaction_may_be_aborted_again_and_never_committed(c
 
 
 @pytest.mark.parametrize("way", ["write", "write_many", "write_many by key", "arrow"])
-async def test_writing_lets_others_have_their_turn(cluster, way):
+async def test_writing_lets_others_have_their_turn(cluster: Cluster, way: str) -> None:
     """Between two turns of another task at most a few thousand events are taken, whatever room there is."""
     pyarrow = pytest.importorskip("pyarrow")
     count = 100_000
@@ -335,7 +346,7 @@ async def test_writing_lets_others_have_their_turn(cluster, way):
     assert max(steps) <= (1100 if way == "write" else 8192)
 
 
-async def test_an_event_above_the_limit_is_refused_however_it_is_written(cluster):
+async def test_an_event_above_the_limit_is_refused_however_it_is_written(cluster: Cluster) -> None:
     """Also with a limit below that from which an event needs a transient segment."""
     pyarrow = pytest.importorskip("pyarrow")
     async with cluster.client(large_event_bytes_max=100) as client:
@@ -356,7 +367,7 @@ async def test_an_event_above_the_limit_is_refused_however_it_is_written(cluster
             await writer.write_many([small, small])
 
 
-async def test_a_write_waits_for_room_within_its_time_limit(cluster):
+async def test_a_write_waits_for_room_within_its_time_limit(cluster: Cluster) -> None:
     async with cluster.client(max_unacknowledged_bytes=10_000, block_bytes_max=2000) as client:
         await client.create_stream(STREAM)
         async with client.event_writer(STREAM) as writer:
@@ -375,7 +386,7 @@ async def test_a_write_waits_for_room_within_its_time_limit(cluster):
             await writer.flush(5)
 
 
-async def test_delivery_is_reported_once_for_each_event(cluster, caplog):
+async def test_delivery_is_reported_once_for_each_event(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     told: list[tuple[int, BaseException | None]] = []
     async with cluster.client() as client:
         await client.create_stream(STREAM)
@@ -394,7 +405,7 @@ async def test_delivery_is_reported_once_for_each_event(cluster, caplog):
     assert "a delivery callback failed" in caplog.text
 
 
-async def test_what_a_client_makes_shows_what_it_is(cluster):
+async def test_what_a_client_makes_shows_what_it_is(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.create_stream(STREAM)
         writer = await client.event_writer(STREAM)
@@ -407,7 +418,7 @@ async def test_what_a_client_makes_shows_what_it_is(cluster):
         assert repr(writer) == "<EventWriter: writer of retail/orders, closed>"
 
 
-def test_a_client_is_refused_in_another_event_loop():
+def test_a_client_is_refused_in_another_event_loop() -> None:
     """Connections, locks and tasks belong to the loop they were made in; used in another they would hang."""
     client = penstock.aio.connect("tcp://127.0.0.1:1")
 
@@ -423,7 +434,7 @@ def test_a_client_is_refused_in_another_event_loop():
     client._on_forked()
 
 
-def test_what_a_write_returns_can_be_awaited_as_far_as_type_checkers_know():
+def test_what_a_write_returns_can_be_awaited_as_far_as_type_checkers_know() -> None:
     """They refused to await what `write` returned, which was any kind of acknowledgement."""
     for kind in (penstock.aio.EventWriter, penstock.aio.Transaction, penstock.aio.ValueWriter):
         assert typing.get_type_hints(kind.write)["return"] is penstock.aio.Ack

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from penstock.client.writing.event_runs import parts_of
 from penstock.model.errors import OutcomeUnknownError
 from penstock.model.events import split_events
 from penstock.model.policies import Scaling
+from penstock.model.segments import Buffer
 
 if TYPE_CHECKING:
     from client.conftest import Cluster
@@ -35,7 +37,7 @@ class Turns:
         self._loop.call_soon(self._next)
 
 
-async def stored_by_segment(cluster) -> dict[int, list[bytes]]:
+async def stored_by_segment(cluster: Cluster) -> dict[int, list[bytes]]:
     found = {}
     for number in cluster.controller.all["retail", "orders"].ranges:
         name = f"{STREAM}/{number & 0xFFFFFFFF}.#epoch.{number >> 32}"
@@ -45,7 +47,7 @@ async def stored_by_segment(cluster) -> dict[int, list[bytes]]:
     return found
 
 
-async def all_stored(cluster) -> dict[str, list[int]]:
+async def all_stored(cluster: Cluster) -> dict[str, list[int]]:
     """Numbers of the events of each key, in the order that a reader meets them: epoch by epoch."""
     by_key: dict[str, list[int]] = {}
     found = await stored_by_segment(cluster)
@@ -63,7 +65,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     counts.begun = asyncio.Event()
     cut = Block.cut
 
-    def counted(self: Block, bytes_max: int, event_count_max: int):
+    def counted(self: Block, bytes_max: int, event_count_max: int) -> tuple[Sequence[Buffer], list[str | None]]:
         counts.begun.set()
         events, keys = cut(self, bytes_max, event_count_max)
         counts[counts.turns.number] += len(events)
@@ -198,7 +200,7 @@ async def test_write_many_takes_so_many_bytes_in_a_turn(cluster: Cluster, monkey
         await client.create_stream(STREAM)
         turns = Turns()
 
-        def counted(self, event, *arguments):
+        def counted(self: event_writer.EventWriter, event: bytes, *arguments: Any) -> Any:
             counts[turns.number] += len(event)
             return put(self, event, *arguments)
 
@@ -220,7 +222,7 @@ async def test_writes_of_a_few_after_one_another_take_no_longer_turns_than_one_o
         await client.create_stream(STREAM)
         turns = Turns()
 
-        def counted(self, events, key):
+        def counted(self: event_writer.EventWriter, events: Sequence[bytes], key: str | None) -> None:
             counts[turns.number] += len(events)
             return put(self, events, key)
 
