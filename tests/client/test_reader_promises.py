@@ -114,12 +114,15 @@ async def test_exception_leaves_the_event_unread_however_the_reader_is_closed(cl
             async for event in reader:
                 if event.data == b"7":
                     if ends_with == "cancellation":
+                        is_reached.set()
                         await asyncio.sleep(1000)
                     raise KeyError("processing failed")
 
+        is_reached = asyncio.Event()
         task = asyncio.create_task(work())
         if ends_with == "cancellation":
-            await asyncio.sleep(0.2)
+            async with asyncio.timeout(60):
+                await is_reached.wait()
             task.cancel()
         with pytest.raises((KeyError, asyncio.CancelledError)):
             await task
