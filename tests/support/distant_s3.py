@@ -2,8 +2,9 @@
 
 versitygw needs about 6 ms of CPU for each MB that it stores (two checksums, a temporary file), more than Penstock
 itself, and a proxy that adds a delay needs another 2 ms. Beside client and server on two cores this limits the
-throughput of what is measured. This server stores bodies in files without a checksum, and adds the delay itself: an
-answer is sent `delay_s` after its request has arrived whole, however many others wait. Credentials are not checked.
+throughput of what is measured. This server keeps bodies in memory as they arrive, without a checksum, and those above
+`_MEMORY_BYTES_MAX` in files. It adds the delay itself: an answer is sent `delay_s` after its request has arrived
+whole, however many others wait. Credentials are not checked.
 
 It creates only what does not exist (If-None-Match), replaces on condition (If-Match), and keeps the user-defined
 metadata. What it stores is lost when it ends. With a quota it answers as a full bucket does: `set_quota`.
@@ -58,6 +59,7 @@ if __name__ != "__main__":
 
 _HEAD_BYTES_MAX = 64 * 1024
 _PAGE_LENGTH_MAX = 1000
+_MEMORY_BYTES_MAX = 4 << 30
 _TAG_PREFIX = "x-amz-meta-"
 _REASONS = {200: "OK", 204: "No Content", 206: "Partial Content", 404: "Not Found", 412: "Precondition Failed",
             416: "Range Not Satisfiable", 403: "Forbidden", 507: "Insufficient Storage"}  # fmt: skip
@@ -66,7 +68,8 @@ _EMPTY_VERSIONING = b"<VersioningConfiguration xmlns='http://s3.amazonaws.com/do
 
 @dataclass(frozen=True)
 class _Object:
-    path: Path
+    #: Its bytes, or the file that has them.
+    body: bytearray | Path
     length: int
     e_tag: str
     tags: Mapping[str, str]
@@ -86,13 +89,14 @@ def _refusal(status: int, code: str) -> _Answer:
 
 
 class _Buckets:
-    """The objects of all buckets, by bucket and key, and their bodies in files."""
+    """The objects of all buckets, by bucket and key."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._objects: dict[tuple[str, str], _Object] = {}
         self._count = itertools.count(1)
         self._byte_count = 0
+        self._memory_byte_count = 0
         self._quota: tuple[int, int, str] | None = None
 
     def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytearray) -> _Answer:
@@ -135,11 +139,15 @@ class _Buckets:
         if self._quota is not None and self._byte_count + len(body) > self._quota[0]:
             return _refusal(self._quota[1], self._quota[2])
         number = next(self._count)
-        path = self._directory / bucket / str(number)
-        path.write_bytes(body)
         self._drop(bucket, key)
+        stored: bytearray | Path = body
+        if self._memory_byte_count + len(body) > _MEMORY_BYTES_MAX:
+            stored = self._directory / bucket / str(number)
+            stored.write_bytes(body)
+        else:
+            self._memory_byte_count += len(body)
         tags = {name: value for name, value in headers.items() if name.startswith(_TAG_PREFIX)}
-        self._objects[bucket, key] = _Object(path, len(body), f'"{number:032x}"', tags)
+        self._objects[bucket, key] = _Object(stored, len(body), f'"{number:032x}"', tags)
         self._byte_count += len(body)
         return _Answer(200, headers={"ETag": f'"{number:032x}"'})
 
@@ -147,7 +155,10 @@ class _Buckets:
         found = self._objects.pop((bucket, key), None)
         if found is not None:
             self._byte_count -= found.length
-            found.path.unlink()
+            if isinstance(found.body, Path):
+                found.body.unlink()
+            else:
+                self._memory_byte_count -= found.length
 
     def _delete_many(self, bucket: str, body: bytearray) -> _Answer:
         keys = [each.text or "" for each in ElementTree.fromstring(bytes(body)).iter() if each.tag.endswith("Key")]
@@ -170,8 +181,11 @@ class _Buckets:
             if first >= found.length:
                 return _refusal(416, "InvalidRange")
             about["Content-Range"] = f"bytes {first}-{end - 1}/{found.length}"
-        with found.path.open("rb") as file:
-            body = os.pread(file.fileno(), end - first, first)
+        if isinstance(found.body, Path):
+            with found.body.open("rb") as file:
+                body = os.pread(file.fileno(), end - first, first)
+        else:
+            body = bytes(memoryview(found.body)[first:end])
         return _Answer(206 if wanted else 200, body, about)
 
     def _list(self, bucket: str, query: Mapping[str, str]) -> _Answer:
