@@ -188,7 +188,6 @@ def test_commands_that_a_log_in_a_bucket_does_not_support_are_refused(tmp_path: 
     config.write_text('log = "s3://bucket/log"\ntier2 = "s3://bucket/data"\n')
     settings = ("--config", str(config))
     for arguments, said in (
-        (("log", "salvage", "3", *log), "only a log in a data directory"),
         (("log", "list", *log, "--data-dir", "x"), "name the place of one log"),
         (("log", "sweep"), "--log is required"),
         (("storage", "backup", str(tmp_path / "b"), *settings), "administration port and name that with --admin"),

@@ -17,36 +17,23 @@ A run that finds `<id>.salvaged` and no log continues with step 5. Any other run
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
-from penstock.administration.errors import LogNotSalvageableError, NotRecoverableError
+from penstock.administration.errors import LogNotSalvageableError
+from penstock.administration.salvage_plan import SalvagePlan, SalvagePlanner
 from penstock.administration.storage_administration import check_identity
-from penstock.administration.storage_recovery import EPOCH_STEP, image_names, newest_whole_image
+from penstock.administration.storage_recovery import EPOCH_STEP
 from penstock.model.errors import (
     CorruptionError,
     DataDirectoryInUseError,
-    InvalidArgumentError,
     LogMissingError,
 )
 from penstock.runtime.disk import Disk
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.container.inspection import ContainerInspection, UnfitSegment
-from penstock.segmentstore.container.log.frames import FrameBuilder
-from penstock.segmentstore.container.log.image import ContainerImage
-from penstock.segmentstore.container.log.operations import Activate, Deactivate, Truncate
-from penstock.segmentstore.container.log.recovery import recover
-from penstock.segmentstore.container.log.salvage import LogSalvage
 from penstock.segmentstore.container.log.salvage_report import SalvageReport
-from penstock.segmentstore.container.metadata import encode_ended
-from penstock.segmentstore.container.reads.cache import Cache
-from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.container.storage.bytes_in_chunks import MissingBytes, bytes_in_chunks
-from penstock.segmentstore.container.storage.container_storage import MARK_KEY
-from penstock.segmentstore.later_format import LaterFormatError
-from penstock.segmentstore.tier1.damaged_log import DamagedLog, LostRange
-from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrameRun
+from penstock.segmentstore.tier1.damaged_log import DamagedLog
 from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock.segmentstore.tier1.log_directory import LogDirectory, has_log
 from penstock.segmentstore.tier1.log_records import EpochRecord, read_epoch, write_epoch
@@ -56,17 +43,6 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.server.data_directory import DataDirectory, Identity
 from penstock.server.long_term_storage import open_long_term_storage
 from penstock.server.settings import StandaloneSettings
-
-#: Bytes of the new log's frames that are submitted before their writes are awaited.
-_APPEND_BYTES = 8 * 1024 * 1024
-#: Maximum length of a frame of the new log.
-_FRAME_BYTES = 256 * 1024
-#: Maximum number of checkpoints after the last loss that are tried as the new log's first, newest first.
-_PLANS_MAX = 4
-#: Maximum number of reasons that a refusal names.
-_REASONS_MAX = 5
-#: Maximum number of replays of a plan until all of its segments fit long-term storage.
-_ROUNDS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,79 +93,6 @@ async def salvage_log(
         directory.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A segment whose start or end (`length`) is set to that in long-term storage; `before`: its length by the log.
-
-    `operations` are appended to the new log. They bring the segment to its state in storage.
-    """
-
-    id: int
-    name: str
-    before: int
-    length: int
-    is_system: bool
-    operations: Sequence[Activate | Deactivate | Truncate]
-
-    @classmethod
-    def of(cls, unfit: UnfitSegment) -> _Ended:
-        segment = unfit.segment
-        operations: Sequence[Activate | Deactivate | Truncate]
-        if unfit.length is None:
-            operations = [Truncate(segment.id, unfit.stored.start_offset, segment.last_modified_ms)]
-        else:
-            operations = [
-                Deactivate([segment.id]), Activate(encode_ended(segment, unfit.length, unfit.stored))
-            ]  # fmt: skip
-        length = segment.length if unfit.length is None else unfit.length
-        return cls(segment.id, segment.name, segment.length, length, segment.is_system, operations)
-
-    def correct(self, report: SalvageReport) -> None:
-        """Update the loss of the segment in `report`."""
-        loss = report.segments.get(self.id)
-        if self.is_system or self.length == self.before or (loss is None and self.length > self.before):
-            return  # It is as long as in storage, and nothing shows that it was longer.
-        loss = report.loss_of(self.id, self.name, self.length)
-        # The number of events before and after the cut is not known.
-        loss.start, loss.event_count, loss.is_exact = self.length, 0, False
-        loss.end = max(loss.end, self.before)
-        if loss.end <= loss.start:
-            del report.segments[self.id]
-
-
-@dataclass(slots=True)
-class _Plan:
-    """A new log: what it begins with, and the segments whose ends are taken from long-term storage.
-
-    `image`: it begins with that image. `start_at`: it begins with that checkpoint of the damaged log; 0: with the
-    first. `keeps_system` and `found`: see `LogSalvage`.
-    """
-
-    image: ContainerImage | None = None
-    start_at: int = 0
-    keeps_system: bool = False
-    ended: list[_Ended] = field(default_factory=list)
-    found: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
-    report: SalvageReport = field(default_factory=lambda: SalvageReport(0))
-
-
-class _StreamedLog:
-    """`ReplayedLog` of frames that are generated on the fly."""
-
-    is_truncated = False
-
-    def __init__(self, frames: Iterator[list[bytes]], runtime: Runtime) -> None:
-        self._frames = frames
-        self._runtime = runtime
-
-    async def frame_runs(self) -> AsyncIterator[LogFrameRun]:
-        """See `ReplayedLog`."""
-        address = 1
-        while (ready := await self._runtime.work.run(next, self._frames, None)) is not None:
-            yield LogFrameRun([LogAddress(address + index) for index in range(len(ready))], ready)
-            address += len(ready)
-
-
 class _Salvage:
     def __init__(
         self,
@@ -219,12 +122,17 @@ class _Salvage:
                 await work.run(self._finish)
             return Salvaged(None, (), "", self._path, damaged_path)
         damaged = await work.run(DamagedLog, self._disk, self._path, self._id, self._identity.cluster_id)
-        plan, image_problem = await self._plan(damaged)
+        planner = SalvagePlanner(
+            self._id, damaged, self._settings, self._runtime, open_chunks=self._chunks, path=self._path,
+            enable_command=f"penstock log enable {self._id}",
+            advice="Put the log's files back from a copy, or build a data directory with `penstock storage restore`",
+        )  # fmt: skip
+        plan, image_problem = await planner.plan()
         damaged_path = ""
         if not is_dry_run:
             epoch = max(damaged.epoch, 0 if plan.image is None else plan.image.name.epoch) + EPOCH_STEP
             await work.run(self._begin, epoch)
-            await self._write(damaged, plan)
+            await self._write(planner, plan)
             damaged_path = await work.run(self._switch, damaged)
         path = "" if is_dry_run else self._path
         return Salvaged(plan.report, tuple(damaged.problems), image_problem, path, damaged_path)
@@ -232,214 +140,15 @@ class _Salvage:
     def _has_log(self) -> bool:
         return self._disk.exists(self._path) and has_log(self._disk, self._path)
 
-    # Choosing the new log.
-
-    async def _plan(self, damaged: DamagedLog) -> tuple[_Plan, str]:
-        """Return the plan that loses least, and why images were not used. Raises as `salvage_log`."""
-        whole = _Plan()
-        found = await self._read(damaged, whole)
-        if whole.report.is_intact and not damaged.problems:
-            raise InvalidArgumentError(
-                f"the log of container {self._id} in {self._path} is not damaged and was not changed. If it is "
-                f"disabled, `penstock log enable {self._id}` enables it"
-            )
-        if whole.report.loses_nothing:
-            await self._replay(damaged, whole)
-            return whole, ""
-        async with AsyncExitStack() as held:
-            chunks = open_long_term_storage(self._settings, self._data, self._runtime)
-            held.push_async_callback(chunks.close)
-            # If anything was lost, the ends of segments are taken from storage.
+    @asynccontextmanager
+    async def _chunks(self) -> AsyncIterator[ChunkStorage]:
+        """Open long-term storage of the same cluster."""
+        chunks = open_long_term_storage(self._settings, self._data, self._runtime)
+        try:
             await check_identity(chunks, self._identity)
-            plans = [whole]
-            image, image_problem = await self._image(damaged, chunks)
-            if image is not None:
-                with_image = _Plan(image=image)
-                reached = (await self._read(damaged, with_image)).whole_until
-                if with_image.report.loses_nothing:
-                    await self._replay(damaged, with_image)
-                    return with_image, image_problem
-                if not whole.report.base or reached > found.whole_until:
-                    plans.insert(0, with_image)
-            # First the plans that keep the container's own records after the loss, because the log was truncated by
-            # them.
-            plans = [each for plan in plans for each in (replace(plan, keeps_system=True, ended=[], found={}), plan)]
-            # A later checkpoint contains the effect of all lost operations before it; only bytes may be missing.
-            plans[:0] = [_Plan(start_at=number) for number in found.whole_checkpoints[: -_PLANS_MAX - 1 : -1]]
-            problems: list[str] = []
-            for plan in plans:
-                await self._read(damaged, plan)
-                if plan.report.base and await self._fits(damaged, plan, chunks, problems):
-                    return plan, image_problem
-        # Each way that was tried has failed for a reason of its own.
-        reasons = list(dict.fromkeys(filter(None, [image_problem, *reversed(problems)])))
-        more = f"; and {len(reasons) - _REASONS_MAX} more" if len(reasons) > _REASONS_MAX else ""
-        because = "; ".join(reasons[:_REASONS_MAX]) + more
-        raise LogNotSalvageableError(
-            f"the log of container {self._id} in {self._path} has no complete checkpoint that a new log could start "
-            f"with and that matches long-term storage, and long-term storage has no usable "
-            f"image{f' ({because})' if because else ''}. Nothing "
-            "was changed. Put the log's files back from a copy, or build a data directory with `penstock storage "
-            "restore`",
-            whole.report,
-        )
-
-    async def _read(self, damaged: DamagedLog, plan: _Plan) -> LogSalvage:
-        """Determine what a plan keeps and store it in its report; write nothing."""
-        salvage = self._new_salvage(plan)
-        frames = self._frames(salvage, damaged, plan)
-        while await self._runtime.work.run(next, frames, None) is not None:
-            pass
-        plan.report = salvage.report
-        return salvage
-
-    def _new_salvage(self, plan: _Plan) -> LogSalvage:
-        base = "log" if plan.image is None else plan.image.name.name
-        return LogSalvage(
-            self._id,
-            mark_key=MARK_KEY,
-            base=base,
-            start_at=plan.start_at,
-            keeps_system=plan.keeps_system,
-            found=plan.found,
-        )
-
-    async def _replay(self, damaged: DamagedLog, plan: _Plan) -> None:
-        """Replay the log of a plan that loses nothing. Raises `CorruptionError` when a start would fail."""
-        state = ContainerState(
-            self._id, Cache(self._settings.segment_store.cache), self._settings.segment_store.container
-        )
-        try:
-            await recover(_StreamedLog(self._frames(self._new_salvage(plan), damaged, plan), self._runtime), state)
+            yield chunks
         finally:
-            for segment in state.metadata.by_id.values():
-                segment.index.clear()
-                segment.close_indexes()
-            state.backlog.close()
-
-    async def _fits(self, damaged: DamagedLog, plan: _Plan, chunks: ChunkStorage, problems: list[str]) -> bool:
-        """Replay a plan's log as a start does, and set the ends of segments from the log and long-term storage.
-
-        Return whether the result fits storage; if not, the reason is added to `problems`.
-        """
-        for _ in range(_ROUNDS_MAX):
-            salvage = self._new_salvage(plan)
-            inspection = ContainerInspection(
-                self._id,
-                _StreamedLog(self._frames(salvage, damaged, plan), self._runtime),
-                chunks,
-                epoch=damaged.epoch + EPOCH_STEP,
-                cache=Cache(self._settings.segment_store.cache),
-                runtime=self._runtime,
-                settings=self._settings.segment_store.container,
-            )
-            try:
-                await inspection.replay()
-                live, gone = inspection.names()
-                lost = {loss.name for loss in plan.report.segments.values() if loss.is_whole}
-                doubtful = gone & (live | lost) | salvage.forgotten_names & live
-                if plan.keeps_system and doubtful:
-                    # It cannot be determined whether records of storage lead to chunks of the earlier or of the later
-                    # segment.
-                    problems.append(f"{min(doubtful)} was deleted and created again near the loss")
-                    return False
-                unfit = await inspection.unfit_system()
-                if not unfit and await self._find(plan, await inspection.missing_system(), damaged, chunks):
-                    continue
-                if not unfit:
-                    await inspection.open_tables()
-                    # Without the records after the loss, those of a name are of its earlier, deleted segment.
-                    freed = set() if plan.keeps_system else gone
-                    for name in (salvage.forgotten_names | lost) - freed:
-                        if await inspection.is_stored(name):
-                            raise CorruptionError(name, 0, "it is in long-term storage but not in the log")
-                    if inspection.index_problem is not None:
-                        raise inspection.index_problem
-                    unfit = await inspection.unfit()
-                plan.ended += [_Ended.of(each) for each in unfit]
-            except CorruptionError as error:
-                problems.append(str(error))
-                return False
-            finally:
-                await inspection.close()
-            if not unfit:
-                plan.report = salvage.report
-                for ended in plan.ended:
-                    ended.correct(plan.report)
-                return True
-        problems.append(
-            f"segments do not match long-term storage: {', '.join(each.segment.name for each in unfit[:3])}"
-        )
-        return False
-
-    async def _find(
-        self, plan: _Plan, missing: Sequence[MissingBytes], damaged: DamagedLog, chunks: ChunkStorage
-    ) -> bool:
-        """Add bytes of system segments, from chunks whose records are lost, to the plan. Return whether there are any.
-
-        Raises `CorruptionError` if bytes are nowhere.
-        """
-        for each in missing:
-            data = await bytes_in_chunks(chunks, each, epoch_max=damaged.epoch)
-            if data is None:
-                raise CorruptionError(
-                    each.segment, each.start, f"neither the log nor any chunk has bytes {each.start} to {each.end}"
-                )
-            plan.found.setdefault(each.segment_id, []).append((each.start, data))
-        return bool(missing)
-
-    def _frames(self, salvage: LogSalvage, damaged: DamagedLog, plan: _Plan) -> Iterator[list[bytes]]:
-        """Yield the frames of the new log, in batches. Blocks."""
-        builder = FrameBuilder(min(_FRAME_BYTES, self._settings.durable_log.frame_length_max_bytes))
-        ready: list[bytes] = []
-        ready_bytes = 0
-        for record in self._records(salvage, damaged, plan):
-            if builder.fits(len(record)):
-                builder.add(bytes(record), None, len(record))
-                continue
-            if not builder.is_empty:
-                ready.append(b"".join(builder.take()[0]))
-            if builder.fits(len(record)):
-                builder.add(bytes(record), None, len(record))
-            else:
-                ready += [b"".join(parts) for parts, _ in builder.add_spanning(bytes(record), None)]
-            ready_bytes += _FRAME_BYTES + len(record)
-            if ready_bytes >= _APPEND_BYTES:
-                yield ready
-                ready, ready_bytes = [], 0
-        if not builder.is_empty:
-            ready.append(b"".join(builder.take()[0]))
-        if ready:
-            yield ready
-
-    def _records(self, salvage: LogSalvage, damaged: DamagedLog, plan: _Plan) -> Iterator[bytes]:
-        try:
-            for frame in () if plan.image is None else plan.image.frames:
-                yield from map(bytes, salvage.take(frame))
-            for found in damaged.read():
-                if isinstance(found, LostRange):
-                    salvage.lose(found)
-                else:
-                    yield from map(bytes, salvage.take(found))
-            yield from map(bytes, salvage.finish())
-            for ended in plan.ended:
-                yield from map(salvage.add, ended.operations)
-        except LaterFormatError as error:
-            raise error.at(self._path) from error
-
-    async def _image(self, damaged: DamagedLog, chunks: ChunkStorage) -> tuple[ContainerImage | None, str]:
-        """Return the newest whole image of this log in long-term storage, or why there is none.
-
-        Images of other epochs than those of the log's files belong to another history: that of a restored store.
-        """
-        names = (await image_names(chunks)).get(self._id, [])
-        names = [name for name in names if damaged.first_epoch <= name.epoch <= damaged.epoch]
-        if not names:
-            return None, ""
-        try:
-            return (await newest_whole_image(chunks, names))[0], ""
-        except NotRecoverableError as error:
-            return None, str(error)
+            await chunks.close()
 
     # Writing the new log.
 
@@ -452,12 +161,12 @@ class _Salvage:
         record = EpochRecord(self._id, epoch, True, is_released=True, cluster_id=self._identity.cluster_id)
         write_epoch(self._disk, path, record).close()
 
-    async def _write(self, damaged: DamagedLog, plan: _Plan) -> None:
+    async def _write(self, planner: SalvagePlanner, plan: SalvagePlan) -> None:
         logs = LocalLogFactory(
             self._draft, self._runtime, self._settings.durable_log, cluster_id=self._identity.cluster_id
         )
         log = logs.create(self._id)
-        frames = self._frames(self._new_salvage(plan), damaged, plan)
+        frames = planner.frames(plan)
         try:
             await log.open()
             while (ready := await self._runtime.work.run(next, frames, None)) is not None:

@@ -37,6 +37,8 @@ from penstock.segmentstore.tier1.object_log.server_claim import (
 )
 from penstock.server.settings import StandaloneSettings
 
+#: Begin of the keys of damaged logs that a salvage has kept, below the log's prefix. Nothing deletes them.
+DAMAGED_PREFIX: str = "damaged/"
 #: Attempts of each request, after which the command ends with the bucket's error.
 _ATTEMPTS_MAX = 5
 #: Slots tried for a seal of a journal that its process extends meanwhile. It is left for the next sweep then.
@@ -119,7 +121,7 @@ class ObjectLogAdministration:
     def __init__(
         self, bucket: LogBucket, identity: LogClusterIdentity, settings: StandaloneSettings, runtime: Runtime
     ) -> None:
-        self._bucket = bucket
+        self.bucket: LogBucket = bucket
         self._identity = identity
         self._settings = settings.object_log
         self._runtime = runtime
@@ -128,6 +130,11 @@ class ObjectLogAdministration:
     def cluster_id(self) -> str:
         """The cluster that the log belongs to."""
         return self._identity.cluster_id
+
+    @property
+    def container_count(self) -> int:
+        """The number of containers of that cluster."""
+        return self._identity.container_count
 
     async def owners(self) -> Collection[str]:
         """Return the tokens, in hex, of the processes that have opened each log last.
@@ -142,7 +149,7 @@ class ObjectLogAdministration:
         return [await self._report(container_id, journals) for container_id in range(self._identity.container_count)]
 
     async def _report(self, container_id: int, journals: Mapping[bytes, _Journal]) -> LogReport:
-        path = f"{self._bucket.place}/r/{container_id}"
+        path = f"{self.bucket.place}/r/{container_id}"
         try:
             record = (await self._stored(container_id)).record
         except LaterVersionError as error:
@@ -170,37 +177,37 @@ class ObjectLogAdministration:
             InvalidArgumentError: it is not disabled, or does not exist.
             LogDamagedError: it is damaged. Nothing was changed.
         """
-        stored = await self._demand(container_id)
+        stored = await self.demand(container_id)
         if not stored.record.is_enabled:
             try:
                 await self._check_frames(stored.record)
             except CorruptionError as error:
                 raise LogDamagedError(container_id, error, advice=_PUT_BACK) from error
-        await enable_log(self._bucket, self._runtime, container_id)
+        await enable_log(self.bucket, self._runtime, container_id)
 
     async def disable(self, container_id: int) -> None:
         """Disable a log. A server that has opened it ends its container.
 
         Raises `InvalidArgumentError` if it is disabled already, or does not exist.
         """
-        stored = await self._demand(container_id)
+        stored = await self.demand(container_id)
         record = stored.record
         if not record.is_enabled:
-            raise InvalidArgumentError(f"the log of container {container_id} in {self._bucket.place} is disabled")
+            raise InvalidArgumentError(f"the log of container {container_id} in {self.bucket.place} is disabled")
         nonce = self._runtime.random_id()
         try:
-            await self._bucket.change_record(
+            await self.bucket.change_record(
                 stored, replace(record, nonce=nonce, is_enabled=False, reason="by an administrator")
             )
         except ObjectChangedError as error:
             raise LogFencedError(
-                f"the log of container {container_id} in {self._bucket.place} was changed meanwhile: list the logs"
+                f"the log of container {container_id} in {self.bucket.place} was changed meanwhile: list the logs"
             ) from error
         if (piece := record.open_piece) is not None:
             # Its owner finds the seal with its next append or check, and the changed record after it.
             found = self._upward(record, piece)
             await found.read_up()
-            while not found.is_sealed and not await self._bucket.seal(piece.journal, found.slot, nonce):
+            while not found.is_sealed and not await self.bucket.seal(piece.journal, found.slot, nonce):
                 await found.read_up()
 
     async def sweep(self, *, is_dry_run: bool) -> LogSweepReport:
@@ -217,7 +224,7 @@ class ObjectLogAdministration:
             still = _unnamed({journal: journals[journal] for journal in unnamed}, await self._records())
             unnamed = {journal: slots for journal, slots in still.items() if journals[journal].seal_count}
             for journal, slots in unnamed.items():
-                await self._bucket.delete_slots(journal, sorted(slots))
+                await self.bucket.delete_slots(journal, sorted(slots))
         found = [
             UnnamedSlots(journal.hex(), len(slots), sum(journals[journal].lengths[slot] for slot in slots))
             for journal, slots in sorted(unnamed.items())
@@ -241,19 +248,19 @@ class ObjectLogAdministration:
             there = journals[journal]
             first = max(there.lengths) + 1
             for slot in range(first, first if there.seal_count else first + _SEAL_ATTEMPTS_MAX):
-                if await self._bucket.seal(journal, slot, token):
+                if await self.bucket.seal(journal, slot, token):
                     there.seal_count += 1
                     break
 
     async def _listed(self) -> tuple[defaultdict[bytes, _Journal], list[str]]:
         """Return all objects of journals, and the keys of objects that are not of a log."""
-        prefix = self._bucket.prefix
+        prefix = self.bucket.prefix
         start = len(prefix) + 1 if prefix else 0
         count = self._identity.container_count
         known = {record_key("", number) for number in range(count)} | set(CLUSTER_OBJECT_NAMES)
         journals: defaultdict[bytes, _Journal] = defaultdict(_Journal)
         foreign: list[str] = []
-        async for page in self._bucket.objects.list(prefix):
+        async for page in self.bucket.objects.list(prefix):
             for info in page:
                 place = _journal_place(info.key[start:])
                 if place is not None:
@@ -262,30 +269,32 @@ class ObjectLogAdministration:
                         journals[journal].seal_count += 1
                     else:
                         journals[journal].lengths[slot] = info.length_bytes
-                elif info.key[start:] not in known and not info.key[start:].startswith(RESERVE_PREFIX):
+                elif info.key[start:] not in known and not info.key[start:].startswith(
+                    (RESERVE_PREFIX, DAMAGED_PREFIX)
+                ):
                     foreign.append(info.key)
         return journals, foreign
 
     async def _records(self) -> list[ContainerRecord]:
-        found = [await self._bucket.read_record(number) for number in range(self._identity.container_count)]
+        found = [await self.bucket.read_record(number) for number in range(self._identity.container_count)]
         return [each.record for each in found if each is not None]
 
     async def _stored(self, container_id: int) -> StoredRecord:
-        stored = await self._bucket.read_record(container_id)
+        stored = await self.bucket.read_record(container_id)
         if stored is None:
-            raise LogMissingError(container_id, f"{self._bucket.place}/r/{container_id}", record="the bucket")
+            raise LogMissingError(container_id, f"{self.bucket.place}/r/{container_id}", record="the bucket")
         return stored
 
-    async def _demand(self, container_id: int) -> StoredRecord:
+    async def demand(self, container_id: int) -> StoredRecord:
         """Return the record of a container. Raises `InvalidArgumentError` if there is none."""
         if container_id < self._identity.container_count:
-            stored = await self._bucket.read_record(container_id)
+            stored = await self.bucket.read_record(container_id)
             if stored is not None:
                 return stored
-        raise InvalidArgumentError(f"the log of container {container_id} in {self._bucket.place} does not exist")
+        raise InvalidArgumentError(f"the log of container {container_id} in {self.bucket.place} does not exist")
 
     def _upward(self, record: ContainerRecord, piece: LogPiece) -> UpwardReader:
-        reader = JournalReader(self._bucket, self._settings, record.container_id)
+        reader = JournalReader(self.bucket, self._settings, record.container_id)
         return UpwardReader(reader, piece.journal, record.first_slot(piece), self._settings, None)
 
     async def _check_frames(self, record: ContainerRecord) -> None:
@@ -299,7 +308,7 @@ class ObjectLogAdministration:
                 end = found.slot
             first = record.first_slot(piece)
             places += [SlotPlace(piece.ordinal, piece.journal, slot) for slot in range(first, end)]
-        reader = JournalReader(self._bucket, self._settings, record.container_id)
+        reader = JournalReader(self.bucket, self._settings, record.container_id)
         async for _ in reader.known_range(places):
             pass
 

@@ -223,6 +223,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "log salvage": (
         "penstock log salvage 2 --data-dir /var/lib/penstock --dry-run",
         "penstock log salvage 2 --data-dir /var/lib/penstock",
+        "penstock log salvage 2 --log s3://bucket/log --tier2 s3://bucket/data",
     ),
     "log sweep": (
         "penstock log sweep --log s3://bucket/log --dry-run",

@@ -208,19 +208,17 @@ def salvage(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the intact part of a damaged log into a new log, and report the losses. The server must be stopped.
+    """Copy the intact part of a damaged log into a new log, and report the losses.
 
-    The damaged log is renamed and kept; the new name is printed. If long-term storage has an image of the container,
-    losses before that image are restored from it. If the command is interrupted, run it again.
-    A log in a bucket cannot be salvaged yet.
+    The server must be stopped, unless the log is in a bucket. The damaged log is kept under another name, which is
+    printed. If long-term storage has an image of the container, losses before that image are restored from it. If the
+    command is interrupted, run it again.
     """
     from penstock.administration.errors import LogNotSalvageableError
 
     with exit_on_error(as_json=as_json):
-        if url := _bucket(log, data_dir, _settings(data_dir, config)):
-            raise _not_salvageable(url, container)
         try:
-            salvaged = _salvage(container, data_dir, tier2, config, is_dry_run=dry_run)
+            salvaged = _salvage(container, log, data_dir, tier2, config, is_dry_run=dry_run)
         except LogNotSalvageableError as error:
             if not as_json:
                 write_text("".join(f"{line}\n" for line in report_lines(error.report)))
@@ -233,9 +231,11 @@ def salvage(
 
 
 def _salvage(
-    container: int, data_dir: str | None, tier2: str | None, config: Path | None, *, is_dry_run: bool
+    container: int, log: str | None, data_dir: str | None, tier2: str | None, config: Path | None, *, is_dry_run: bool
 ) -> Salvaged:
     from penstock.administration.log_salvage import salvage_log
+    from penstock.administration.object_log_administration import object_logs
+    from penstock.administration.object_log_salvage import salvage_object_log
     from penstock.cli.serve import new_loop
     from penstock.runtime.runtime import real_runtime
     from penstock.runtime.settings import load_settings
@@ -245,15 +245,23 @@ def _salvage(
         StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir, "tier2": tier2}
     )
 
+    url = _bucket(log, data_dir, settings)
+    if url:
+        # Requests that are repeated end in a result or an error.
+        logging.getLogger("penstock").addHandler(logging.NullHandler())
+
     async def run() -> Salvaged:
         runtime = real_runtime(1)
         try:
-            return await salvage_log(settings, runtime, container, is_dry_run=is_dry_run)
+            if not url:
+                return await salvage_log(settings, runtime, container, is_dry_run=is_dry_run)
+            async with object_logs(url, settings, runtime) as logs:
+                return await salvage_object_log(logs, settings, runtime, container, place=url, is_dry_run=is_dry_run)
         finally:
             await runtime.work.close()
 
     with (
-        _audited(settings, "salvage", container, "", is_dry_run=is_dry_run) as audit,
+        _audited(settings, "salvage", container, url, is_dry_run=is_dry_run) as audit,
         asyncio.Runner(loop_factory=new_loop()) as runner,
     ):
         salvaged = runner.run(run())
@@ -268,16 +276,6 @@ def _audited(
     resource = "logs" if container is None else f"log:{container}"
     changes = {"log": url} if url else {"data_dir": os.path.abspath(settings.data_dir)}
     return audited(settings, f"log {command}", resource, is_dry_run=is_dry_run, **changes)
-
-
-def _not_salvageable(url: str, container: int) -> Exception:
-    from penstock.model.errors import UnsupportedOperationError
-
-    return UnsupportedOperationError(
-        f"the log of container {container} is in {url}: only a log in a data directory can be salvaged. Put the "
-        "damaged or missing object back, for example an earlier version of it if the bucket keeps versions, and run "
-        f"`penstock log enable {container} --log {url}`. Nothing was changed"
-    )
 
 
 @log.command()
