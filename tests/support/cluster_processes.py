@@ -55,9 +55,9 @@ class ClusterProcess:
         for line in process.stdout:
             self.records.append(json.loads(line))
 
-    def wait_ready(self) -> dict[str, object]:
+    def wait_ready(self, timeout_s: float = WAIT_S) -> dict[str, object]:
         """Wait for its ready record."""
-        deadline_s = time.monotonic() + WAIT_S
+        deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             for record in self.records:
                 if record["type"] == "ready":

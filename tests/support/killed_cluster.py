@@ -26,6 +26,8 @@ from support.zookeeper_server import ZooKeeperServers
 VARIABLE = "PENSTOCK_TEST_CLUSTER"
 STORES, CONTROLLERS = ("s1", "s2", "s3"), ("c1", "c2")
 INTERVAL_S = 20.0
+#: Bound of the start of a killed process, on a machine that has much other work.
+START_S = 600.0
 CONTAINERS = 6
 
 
@@ -143,7 +145,7 @@ class KilledCluster:
         self.cluster.start_controller(controller)
         self.kill_count += 2
         for name in (store, controller):
-            processes[name].wait_ready()
+            processes[name].wait_ready(START_S)
 
     def environment(self, *controllers: str) -> dict[str, str]:
         """Return the variables with which tests use this cluster instead of a server."""

@@ -76,6 +76,10 @@ class DurableLog(Protocol):
         """Whether each check of ownership costs a request to a service: then one is made per lease."""
 
     @property
+    def is_long_to_open(self) -> bool:
+        """Whether the next open reads much although there are few bytes, which a truncation would change."""
+
+    @property
     def problem(self) -> str:
         """Why appends wait, as far as it is known, for operators; empty: they do not, or nothing is known."""
 

@@ -148,6 +148,11 @@ class LocalLog:
         return False
 
     @property
+    def is_long_to_open(self) -> bool:
+        """See `DurableLog.is_long_to_open`. Never: an open reads nothing of other containers."""
+        return False
+
+    @property
     def problem(self) -> str:
         """See `DurableLog.problem`. Always empty."""
         return ""

@@ -41,6 +41,34 @@ def test_the_thresholds_are_those_of_the_reference_or_smaller() -> None:
     assert ContainerSettings().checkpoint_log_bytes <= 256 * MIB
 
 
+async def test_an_idle_container_writes_a_checkpoint_if_its_log_is_long_to_open(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one, until the log is truncated there; none while data are unflushed, or if nothing was logged since."""
+    container = await lives.start()
+    await pause_writer(container)
+    await container.create(A)
+    checkpoints = container.checkpoints
+    checkpoints.write()
+    await container.pipeline.barrier()
+    checkpoints.marks.clear()
+    monkeypatch.setattr(type(container.log), "is_long_to_open", property(lambda self: True))
+    before = checkpoint_count(lives)
+    checkpoints.write_if_due(is_idle=True)
+    await append(container, A, b"a small event")
+    checkpoints.write_if_due()
+    await container.pipeline.barrier()
+    assert checkpoint_count(lives) == before
+    for _ in range(3):
+        checkpoints.write_if_due(is_idle=True)
+        await append(container, A, b"a small event")
+    assert checkpoint_count(lives) == before + 1
+    checkpoints.marks.clear()
+    checkpoints.write_if_due(is_idle=True)
+    await container.pipeline.barrier()
+    assert checkpoint_count(lives) == before + 2
+
+
 async def test_a_checkpoint_is_due_after_300_frames(lives: Incarnations) -> None:
     """SS-64: 299 frames since the last: none; one more: one. Then it takes 300 again."""
     container = await lives.start()

@@ -356,6 +356,49 @@ def test_a_truncation_is_recorded_when_the_journal_has_grown_by_many_slots() -> 
     play(scenario)
 
 
+def test_an_open_of_an_idle_container_does_not_read_all_slots_of_the_others() -> None:
+    """They would be hundreds of thousands after a day, and a store that ended would be replaced after minutes."""
+
+    async def scenario(world: World) -> None:
+        factory = world.process(replace(SETTINGS, hop_slots=8))
+        idle, busy = await opened(factory, 0), await opened(factory, 1)
+        await append(idle, b"checkpoint")
+        for _ in range(100):
+            await append(busy, b"x")
+        await factory.process.trim_once()
+        await append(busy, b"x")
+        later = world.process()
+        assert await contents(await opened(later, 0)) == [b"checkpoint"]
+        assert sum(world.clients[-1].counts.values()) < 40
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("others", [0, 5])
+def test_a_log_is_long_to_open_if_its_frames_are_spread_over_many_slots_of_others(others: int) -> None:
+    async def scenario(world: World) -> None:
+        factory = world.process(replace(SETTINGS, hop_slots=20, pieces_max=2))
+        log, busy = await opened(factory, 0), await opened(factory, 1)
+        assert not log.is_long_to_open
+        for _ in range(6):
+            address = await append(log, b"x")
+            for _ in range(others):
+                await append(busy, b"x")
+        assert log.is_long_to_open is (others > 0)
+        await log.truncate(address)
+        assert not log.is_long_to_open
+        for _ in range(3):
+            for _ in range(21):
+                await append(busy, b"x")
+            await factory.process.trim_once()
+            address = await append(log, b"x")
+        assert log.is_long_to_open, "it has more pieces than two"
+        await log.truncate(address)
+        assert not log.is_long_to_open
+
+    play(scenario)
+
+
 def test_the_data_of_a_journal_that_no_record_names_are_deleted_and_its_seal_stays() -> None:
     async def scenario(world: World) -> None:
         old = await opened(world.process())

@@ -197,12 +197,19 @@ class Checkpoints:
         if (
             logged > max(settings.checkpoint_log_bytes, self._last_length)
             or (is_idle and logged > max(settings.checkpoint_log_bytes_idle, self._last_length))
+            or (is_idle and logged > 0 and self._shortens_open)
             or (
                 pipeline.frame_count - self._frames_before >= settings.checkpoint_frames
                 and logged * settings.checkpoint_share_percent_max >= self._last_length * 100
             )
         ):
             self.write()
+
+    @property
+    def _shortens_open(self) -> bool:
+        """Whether a small checkpoint would spare the next open much. Not while another one is yet to be used."""
+        is_small = self._last_length <= self._settings.checkpoint_log_bytes_idle
+        return is_small and not self.marks and self._log.is_long_to_open
 
     def disregard(self, byte_count: int) -> None:
         """Exclude logged bytes from the next checkpoint's trigger: another one would not help to truncate them."""

@@ -105,6 +105,11 @@ class BookKeeperLog:
         return False
 
     @property
+    def is_long_to_open(self) -> bool:
+        """See `DurableLog.is_long_to_open`. Never: an open reads nothing of other containers."""
+        return False
+
+    @property
     def may_predecessor_answer(self) -> bool:
         """See `DurableLog.may_predecessor_answer`."""
         return self._may_predecessor_answer

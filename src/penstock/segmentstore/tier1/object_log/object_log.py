@@ -107,6 +107,18 @@ class ObjectLog:
         return True
 
     @property
+    def is_long_to_open(self) -> bool:
+        """See `DurableLog.is_long_to_open`: its frames are in many slots, and in between are those of others."""
+        if self._stored is None or self._last_slot < 0:
+            return False
+        record = self._stored.record.truncated(self._truncation)
+        slots = sum(
+            max((self._last_slot + 1 if piece.end is None else piece.end) - record.first_slot(piece), 0)
+            for piece in record.pieces
+        )
+        return slots > self._settings.hop_slots or len(record.pieces) > self._settings.pieces_max
+
+    @property
     def problem(self) -> str:
         """See `DurableLog.problem`. Always empty."""
         return ""
@@ -438,9 +450,9 @@ class ObjectLog:
             if piece is None or piece.journal != writer.journal:
                 return
             last = max(self._last_slot, piece.first - 1)
-            if bytes_after(last) < self._settings.truncate_bytes:
-                return
             end, first, is_empty = last + 1, writer.settled, self._last_slot < piece.first
+            if bytes_after(last) < self._settings.truncate_bytes and first - end < self._settings.hop_slots:
+                return
             await finished(
                 self._change(lambda record: record.truncated(self._truncation).with_gap(end, first, is_empty=is_empty))
             )
