@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from support.network_cluster import SETTINGS
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, S3UnavailableError
 from support.zookeeper_server import ZooKeeperServers, ZooKeeperUnavailableError
 
-__all__ = ["Cluster", "S3Server", "ZooKeeperServers", "local_cluster", "settings_of"]
+__all__ = ["Cluster", "S3Server", "ZooKeeperServers", "default_settings_of", "local_cluster", "settings_of"]
 
 
 def settings_of(bucket_server: S3Server) -> str:
@@ -23,9 +23,27 @@ def settings_of(bucket_server: S3Server) -> str:
     return SETTINGS.format(endpoint=bucket_server.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
 
 
+def default_settings_of(bucket_server: S3Server) -> str:
+    """Return the same with the defaults for everything but the bucket's server; tests have objects made sooner."""
+    settings = bucket_server.settings
+    return f"""
+[object_storage.store]
+endpoint = "{settings.endpoint}"
+region = "{settings.region}"
+access_key_id = "{ACCESS_KEY}"
+secret_access_key = "{SECRET_KEY}"
+"""
+
+
 @contextmanager
 def local_cluster(
-    directory: Path, containers: int, *, stores: Sequence[str], controllers: Sequence[str], zookeepers: int = 1
+    directory: Path,
+    containers: int,
+    *,
+    stores: Sequence[str],
+    controllers: Sequence[str],
+    zookeepers: int = 1,
+    settings: Callable[[S3Server], str] = settings_of,
 ) -> Iterator[tuple[Cluster, ZooKeeperServers, S3Server]]:
     """Run a cluster until the end of the block; it serves. Exits with the reason where it cannot."""
     with ExitStack() as stack:
@@ -39,7 +57,7 @@ def local_cluster(
             raise SystemExit(f"there is no cluster: {error}") from error
         bucket = bucket_server.make_bucket(f"b{uuid.uuid4().hex[:12]}").bucket
         where = (f"{servers.address}/{bucket}", f"s3://{bucket}/log", f"s3://{bucket}/data")
-        cluster = Cluster(directory, *where, settings_of(bucket_server))
+        cluster = Cluster(directory, *where, settings(bucket_server))
         stack.callback(cluster.stop)
         cluster.init(containers)
         for name in stores:
