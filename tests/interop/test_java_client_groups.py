@@ -75,7 +75,9 @@ def test_a_group_goes_back_to_a_checkpoint_and_to_a_stream_cut(java: JavaProcess
     assert list(texts) == ["orders"]
     cuts = java.run(calls.stream_cuts, "audit", READERS)
     text, offsets = cuts["orders"]
-    assert sorted(offsets) == [0, 1]
+    first, second = sorted(offsets)
+    # Numbers go on from those of a deleted stream of the same name, which tests of a running cluster leave.
+    assert second == first + 1
     assert sum(offsets.values()) == sum(8 + len(f"key0:{number}") for number in range(100))
 
     java.run(write_events, "orders", 100, 150, KEY_COUNT)
