@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -97,9 +98,14 @@ def one_process(directory: Path, bucket_server: S3Server, name: str, options: Op
 
 
 def three_stores(cluster: Cluster, zookeepers: ZooKeeperServers, bucket_server: S3Server, options: Options) -> Measured:
-    """Measure the cluster."""
-    rows = cluster.status("containers")["containers"]
-    assert isinstance(rows, list)
+    """Measure the cluster, once each store has its share."""
+    while True:
+        rows = cluster.status("containers")["containers"]
+        assert isinstance(rows, list)
+        counts = Counter(row["holder"] for row in rows if row["phase"] == "serving")
+        if counts.keys() == set(STORES) and max(counts.values()) - min(counts.values()) <= 1:
+            break
+        time.sleep(0.5)
     ports = [cluster.ports[str(row["holder"])] for row in rows]
     parents = [process.process.pid for process in cluster.processes.values() if process.process is not None]
     pids = _pids(
