@@ -76,7 +76,7 @@ def test_a_group_goes_back_to_a_checkpoint_and_to_a_stream_cut(java: JavaProcess
     cuts = java.run(calls.stream_cuts, "audit", READERS)
     text, offsets = cuts["orders"]
     first, second = sorted(offsets)
-    # Numbers go on from those of a deleted stream of the same name, which tests of a running cluster leave.
+    # Numbers continue after those of a deleted stream of the same name, which tests of a running cluster leave.
     assert second == first + 1
     assert sum(offsets.values()) == sum(8 + len(f"key0:{number}") for number in range(100))
 

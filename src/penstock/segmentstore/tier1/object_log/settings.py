@@ -32,10 +32,12 @@ class ObjectLogSettings:
         read_bytes_max: bytes of frames read ahead by a recovery; one object is always allowed.
         kept_bytes_max: bytes of frames that an open reads and keeps for the recovery after it.
         truncate_interval_s: a truncation is recorded at most this often for each container ...
-        truncate_bytes: ... unless the container has appended this many bytes since, ...
-        truncate_slots: ... or the journal has this many slots more: the next open of the container reads each of them.
-        hop_slots: an idle container frees the journal after `truncate_bytes` of other containers, or after this many
-            slots. One whose frames are spread over as many slots writes a checkpoint, so that it can be truncated, ...
+        truncate_bytes: ... unless the container has appended this many bytes since. An idle container frees the journal
+            after as many bytes of other containers.
+        truncate_slots: a truncation is also recorded when the journal has this many slots more: the next open of the
+            container reads each of them.
+        hop_slots: an idle container also frees the journal after this many slots. One whose frames are spread over as
+            many slots writes a checkpoint, so that it can be truncated, ...
         pieces_max: ... and so does one whose frames are in more pieces of journals than this.
         trim_interval_s: how often the process deletes what is not needed any more.
         reserve_bytes: objects without meaning that are kept in the bucket, and deleted when it is full, so that
