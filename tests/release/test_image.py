@@ -76,9 +76,12 @@ def test_the_packages_of_a_cluster_are_there(image: Unpacked) -> None:
 
 @pytest.mark.skipif(not (shutil.which("mvn") and shutil.which("java")), reason="Maven or Java is not installed")
 def test_the_image_with_java_has_the_client_of_bookkeeper(tmp_path: Path) -> None:
-    """Its own Java loads the client's classes from its own jars."""
-    release = build(["packages", "image-java"], tmp_path / "output", "HEAD")
-    image = unpack(tmp_path / "output" / f"penstock-{release.version}-image-java.oci.tar", "tested", tmp_path)
+    """Its own Java loads the client's classes from its own jars. PENSTOCK_TEST_JAVA_IMAGE names a built archive."""
+    archive = Path(os.environ.get("PENSTOCK_TEST_JAVA_IMAGE", ""))
+    if not archive.name:
+        release = build(["packages", "image-java"], tmp_path / "output", "HEAD")
+        archive = tmp_path / "output" / f"penstock-{release.version}-image-java.oci.tar"
+    image = unpack(archive, "tested", tmp_path)
     assert image.environment["PENSTOCK_BOOKKEEPER__JARS"] == JARS
     script = (
         "import jpype, glob; "
