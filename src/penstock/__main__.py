@@ -1,6 +1,7 @@
 """The process of the command ``penstock``, also as ``python -m penstock``."""
 
 import gc
+import sys
 
 #: Allocations minus deallocations between two collections of garbage. A command imports some 100 000 objects that live
 #: until it ends; with Python's default of 700 they are traversed again and again. Servers set their own thresholds.
@@ -18,6 +19,12 @@ def run() -> None:
 
     try:
         main()
+    except SystemExit as end:
+        if "jpype" in sys.modules:
+            from penstock.cli import exit_beside_java
+
+            exit_beside_java(end.code)
+        raise
     finally:
         # Otherwise Python collects the garbage of all modules before it exits, and the memory is freed anyway.
         gc.freeze()

@@ -9,7 +9,6 @@ import random
 import signal
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,10 +29,11 @@ from penstock.wire.commands import (
     StreamSegmentInfo,
     WireCommand,
 )
+from support.bookkeeper_cluster import bookkeeper_cluster, start_all
 from support.bookkeeper_server import Bookies
 from support.cluster_load import Load, check_events
 from support.cluster_processes import WAIT_S, Cluster, kill_process
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from support.s3_server import S3Server
 from support.wire_client import WireClient
 from support.zookeeper_server import ZooKeeperServers
 
@@ -54,25 +54,6 @@ WRITER = b"w" * 16
 OTHER_WRITER = b"o" * 16
 #: Appends that a suspended store finds in its connection.
 LATE_COUNT = 50
-SETTINGS = """
-[object_storage]
-flush_bytes = 65536
-flush_age_s = 0.5
-
-[object_storage.store]
-endpoint = "{endpoint}"
-region = "us-east-1"
-access_key_id = "{access_key}"
-secret_access_key = "{secret_key}"
-
-[bookkeeper]
-jars = "{jars}"
-ledger_bytes = 262144
-
-[cluster.leader]
-join_delay_s = 1.0
-first_wait_s = 1.0
-"""
 
 
 @pytest.fixture
@@ -80,28 +61,8 @@ def cluster(
     zookeeper_server: ZooKeeperServers, s3_server: S3Server, bookies: Bookies, tmp_path: Path
 ) -> Iterator[Cluster]:
     """A cluster that was made, without processes."""
-    pytest.importorskip("jpype")
-    bucket = s3_server.make_bucket(f"b{uuid.uuid4().hex[:12]}").bucket
-    made = Cluster(
-        tmp_path,
-        f"{zookeeper_server.address}/{bucket}",
-        bookies.url,
-        f"s3://{bucket}/data",
-        SETTINGS.format(endpoint=s3_server.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY, jars=bookies.jars),
-    )
-    made.init(CONTAINERS)
-    yield made
-    made.stop()
-
-
-def start_all(cluster: Cluster) -> None:
-    """Start two stores and a controller, and wait until all containers are served."""
-    for name in ("store-a", "store-b"):
-        cluster.start_store(name)
-    cluster.start_controller("controller-a")
-    for process in cluster.processes.values():
-        process.wait_ready()
-    cluster.wait_served()
+    with bookkeeper_cluster(zookeeper_server, s3_server, bookies, tmp_path, CONTAINERS) as made:
+        yield made
 
 
 @contextmanager

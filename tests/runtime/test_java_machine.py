@@ -49,3 +49,25 @@ def test_a_client_that_does_not_reach_its_servers_writes_nothing_to_the_log() ->
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "Failed to initialize metadata client driver" in done.stdout
+
+
+COMMAND = """
+import atexit, sys, types
+sys.modules["jpype"] = types.SimpleNamespace(isJVMStarted=lambda: {is_started})
+atexit.register(lambda: print("end of Python"))
+import penstock.cli
+def main():
+    print("done")
+    sys.exit(3)
+penstock.cli.main = main
+from penstock.__main__ import run
+run()
+"""
+
+
+@pytest.mark.parametrize(("is_started", "output"), [(True, "done\n"), (False, "done\nend of Python\n")])
+def test_a_command_that_used_java_ends_without_the_end_of_python(is_started: bool, output: str) -> None:
+    """In which a thread that returns from Java would abort the process, after a success, too."""
+    program = COMMAND.format(is_started=is_started)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, output, "")

@@ -13,6 +13,8 @@ from support.zookeeper_server import ZooKeeperUnavailableError, find_java
 
 _START_TIMEOUT_S = 120.0
 _FETCH_TIMEOUT_S = 700.0
+#: On a busy machine ZooKeeper's session is lost before a start is complete. Then it begins again.
+_STARTS_MAX = 4
 _OPTIONS = (
     "-Xmx192m", "-XX:MaxDirectMemorySize=160m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
     "-Dlog4j2.level=ERROR", "-Dio.netty.allocator.numDirectArenas=1", "-Dio.netty.leakDetectionLevel=disabled",
@@ -79,9 +81,11 @@ class Bookies:
             self._java, *_OPTIONS, "-cp", f"{self.jars}/*", "org.apache.bookkeeper.bookie.BookieShell",
             "-conf", str(self._folder(0) / "bookie.conf"), "initnewcluster",
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_START_TIMEOUT_S, check=False)
-        if done.returncode != 0:
-            raise BookiesStartError(f"the metadata of BookKeeper were not made: {(done.stdout + done.stderr)[-2000:]}")
+        for _ in range(_STARTS_MAX):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_START_TIMEOUT_S, check=False)
+            if done.returncode == 0:
+                return
+        raise BookiesStartError(f"the metadata of BookKeeper were not made: {(done.stdout + done.stderr)[-2000:]}")
 
     def _configure(self, number: int) -> None:
         folder = self._folder(number)
@@ -115,10 +119,15 @@ class Bookies:
             )  # fmt: skip
 
     def wait_until_ready(self, number: int) -> None:
-        """Wait until a bookie accepts connections. Raises `BookiesStartError`."""
+        """Wait until a bookie accepts connections; start it again if it ends before. Raises `BookiesStartError`."""
         deadline_s = time.monotonic() + _START_TIMEOUT_S
-        process = self._processes[number]
-        while process is not None and process.poll() is None and time.monotonic() < deadline_s:
+        starts = 1
+        while (process := self._processes[number]) is not None and time.monotonic() < deadline_s:
+            if process.poll() is not None:
+                if starts == _STARTS_MAX:
+                    break
+                starts += 1
+                self.launch(number)
             try:
                 socket.create_connection(("127.0.0.1", self.ports[number]), timeout=1).close()
             except OSError:
@@ -126,6 +135,10 @@ class Bookies:
             else:
                 return
         raise BookiesStartError(f"a bookie does not run: {(self._folder(number) / 'log').read_text()[-2000:]}")
+
+    def is_running(self, number: int) -> bool:
+        """Return whether a bookie was started, and not killed."""
+        return self._processes[number] is not None
 
     def kill(self, number: int) -> None:
         """End a bookie at once."""

@@ -276,6 +276,13 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
+def exit_beside_java(code: object) -> None:
+    """See `penstock.runtime.java_machine.exit_beside_java`."""
+    from penstock.runtime import java_machine
+
+    java_machine.exit_beside_java(code)
+
+
 def _run(app: Callable[..., object], arguments: list[str]) -> int:
     """Run the command line; return the exit code. Raises `OutputError` alone."""
     try:

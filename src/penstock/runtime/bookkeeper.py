@@ -9,6 +9,8 @@ Rules, each from a measured behaviour of the client:
   (`EntrySender`).
 - The client's own throttle is off: it blocks the calling thread. The caller bounds bytes in flight. Beyond the direct
   memory the client reports too few bookies, and closes the ledger.
+- Bytes that wait for one bookie are bounded, too: a bookie that is suspended would fill the direct memory, and stop all
+  ledgers until it is resumed.
 - A bookie that fails is replaced only if an entry cannot be confirmed otherwise (``delayEnsembleChange``).
 - All other requests run in a pool of threads, and are given up after twice `LedgerClientSettings.request_timeout_s`.
   The start of the client, most of which is CPU time, may take ten minutes.
@@ -38,6 +40,8 @@ _CONNECT_TIMEOUT_MS = 1_000
 _REACH_S = 0.5
 _ENTRY_TIMEOUT_S = 5
 _THREADS_MAX = 16
+#: The largest number of bytes that Netty takes as a water mark.
+_WATER_MARK_MAX = (1 << 31) - 1
 #: Time for the start of the client, which takes seconds of CPU: on a busy machine minutes. Longer than any request: a
 #: start that is given up is begun again by another process, which is as slow.
 _START_TIMEOUT_S = 600.0
@@ -59,6 +63,7 @@ class BookKeeper:
         self._place = place
         self._password = settings.password.encode()
         self._timeout_s = settings.request_timeout_s
+        self._in_flight_bytes_max = min(settings.in_flight_bytes_max, _WATER_MARK_MAX)
         pool = PoolSettings(
             thread_count_max=_THREADS_MAX, hung_count_max=_THREADS_MAX, timeout_s=settings.request_timeout_s * 2
         )
@@ -94,6 +99,10 @@ class BookKeeper:
         settings.setAddEntryTimeout(_ENTRY_TIMEOUT_S).setReadEntryTimeout(_ENTRY_TIMEOUT_S)
         settings.setAddEntryQuorumTimeout(0)
         settings.setClientConnectTimeoutMillis(_CONNECT_TIMEOUT_MS)
+        # Without a wait for room: an entry is not sent to a bookie that takes nothing, and two others confirm it.
+        settings.setWaitTimeoutOnBackpressureMillis(0)
+        settings.setClientWriteBufferLowWaterMark(self._in_flight_bytes_max)
+        settings.setClientWriteBufferHighWaterMark(min(2 * self._in_flight_bytes_max, _WATER_MARK_MAX))
         settings.setUseV2WireProtocol(True)
         settings.setDelayEnsembleChange(True)
         client = jpype.JClass("org.apache.bookkeeper.client.api.BookKeeper").newBuilder(settings).build()

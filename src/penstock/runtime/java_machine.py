@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,22 @@ def start_java(what: str, jars: str, *, heap_mb: int, direct_mb: int) -> None:
             f"{what} needs Java 17 or newer, which cannot be started ({error}): install a Java runtime (Debian: "
             "apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
         ) from error
+
+
+def exit_beside_java(code: object) -> None:
+    """End this process at once with an exit code, as of `SystemExit`, if its virtual machine runs; otherwise return.
+
+    A thread that returns from Java while Python ends is unwound through JPype, which aborts the process (SIGABRT).
+    """
+    if not has_java():
+        return
+    logging.shutdown()
+    for file in (sys.stdout, sys.stderr):
+        try:
+            file.flush()
+        except OSError:
+            code = code or 1
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def client_jars(directory: str) -> list[str]:

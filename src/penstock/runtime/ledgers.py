@@ -55,10 +55,18 @@ def is_ledger_place(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LedgerClientSettings:
-    """Settings of the client: password of ledgers, time for a request other than an append."""
+    """Settings of the client.
+
+    Attributes:
+        password: of all ledgers.
+        request_timeout_s: time for a request other than an append.
+        in_flight_bytes_max: the caller has at most so many bytes of entries in flight. Twice as much may wait for one
+            bookie that is slower than the others; further entries are not sent to it.
+    """
 
     password: str
     request_timeout_s: float = 30.0
+    in_flight_bytes_max: int = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,11 @@ class ClusterStore:
         settings, runtime, order = self.settings, self._runtime, self.order
         owner = LogOwner(bytes.fromhex(order.incarnation), ends.may_live)
         if settings.is_log_in_ledgers:
-            client = LedgerClientSettings(settings.bookkeeper.password, settings.bookkeeper.request_timeout_s)
+            client = LedgerClientSettings(
+                settings.bookkeeper.password,
+                settings.bookkeeper.request_timeout_s,
+                settings.bookkeeper.in_flight_bytes_max,
+            )
             return BookKeeperLogFactory(
                 runtime.open_ledgers(LedgerPlace.parse(settings.log), client, runtime.work),
                 self._machine.coordination(settings.cluster),

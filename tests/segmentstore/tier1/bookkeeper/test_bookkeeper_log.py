@@ -27,7 +27,7 @@ from penstock.segmentstore.tier1.bookkeeper.settings import BookKeeperSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock_simulation.mutations.bookkeeper_logs import FORGOTTEN_FENCE, REPEATED_ENTRY
 from penstock_simulation.simulated.bookies import Bookie, BookieSettings, SimulatedBookies
-from penstock_simulation.simulated.ledgers import SimulatedLedgers
+from penstock_simulation.simulated.ledgers import SimulatedLedgers, SimulatedWriter
 from penstock_simulation.simulated.simulation import Simulation
 from penstock_simulation.simulated.zookeeper import SimulatedZooKeeper, ZooKeeperSettings
 from penstock_simulation.simulated.zookeeper_client import SimulatedCoordination
@@ -251,6 +251,30 @@ def test_with_two_bookies_left_smaller_ledgers_are_used_where_that_is_permitted(
         await asyncio.sleep(20)
         await append(log, "3")
         assert world.clients[0].writers[-1].quorum.ensemble == 3  # It grows again.
+        assert await texts(await world.opened()) == ["1", "2", "3"]
+
+    run(scenario)
+
+
+def test_ledgers_that_take_nothing_follow_each_other_at_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the client has no memory for entries. Without a pause there would be thousands of ledgers."""
+    refused_until_s = 0.0
+    send = SimulatedWriter.append
+
+    def refuse(self: SimulatedWriter, entry: bytes) -> None:
+        if asyncio.get_running_loop().time() < refused_until_s:
+            raise ledger_error(-105, "no memory")
+        send(self, entry)
+
+    async def scenario(world: World) -> None:
+        nonlocal refused_until_s
+        log = await world.opened()
+        await append(log, "1")
+        monkeypatch.setattr(SimulatedWriter, "append", refuse)
+        before = len(world.cluster.ledgers)
+        refused_until_s = asyncio.get_running_loop().time() + 30
+        await append(log, "2", "3")
+        assert len(world.clients[0].writers) - before <= 30 / SETTINGS.retry_s + 1
         assert await texts(await world.opened()) == ["1", "2", "3"]
 
     run(scenario)

@@ -358,6 +358,8 @@ class LedgerChain:
             self._acknowledge(ledger, end)
             self._take_back(ledger)
             self.ends[ledger.ordinal] = end
+            if end < 0:
+                await asyncio.sleep(self._settings.retry_s)  # The next ledger may fail as fast as this one.
             while self._next is None:
                 if self._preparing is None:
                     self._preparing = self._process.spawn(self._prepare())

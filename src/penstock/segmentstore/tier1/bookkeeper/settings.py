@@ -25,7 +25,8 @@ class BookKeeperSettings:
         ensemble_wait_s: a smaller ensemble is used after a creation has failed for this long.
         password: of all ledgers; part of BookKeeper's protocol, not a protection.
         frame_length_max_bytes: the longest frame that `append` takes.
-        in_flight_bytes_max: bytes of entries sent and not answered, of all logs of the process; more wait.
+        in_flight_bytes_max: bytes of entries sent and not answered, of all logs of the process; more wait. Twice as
+            much may wait for one bookie that is slower than the others.
         ledger_bytes: a log continues in another ledger after so many bytes ...
         ledger_entries: ... or entries.
         ledger_bytes_limit: without another ledger, because ZooKeeper is away, appends wait after so many bytes.
