@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.ownership.buckets import Buckets, bucket_of, java_hash, shared_out
-from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
+from penstock.controller.ownership.coordinator import Members
+from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator, InProcessMembership
 from penstock.controller.ownership.peers import Peers
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import AutoScalingSettings, ControllerSettings
@@ -27,12 +30,12 @@ from support.in_process_cluster import InProcessCluster
 SETTINGS = ControllerSettings(retry_delay_ms_first=1, retry_delay_ms_max=2)
 
 
-def names(count, seed=0):
+def names(count: int, seed: int = 0) -> list[str]:
     rng = random.Random(seed)
     return [f"{number:016x}-{rng.randbytes(16).hex()}" for number in range(count)]
 
 
-async def until(condition, what) -> None:
+async def until(condition: Callable[[], Any], what: str) -> None:
     for _ in range(60_000):
         if condition():
             return
@@ -108,7 +111,7 @@ async def test_who_is_taken_for_dead_owns_nothing_from_then_on() -> None:
     assert not buckets.owned("scope", "stream")
 
 
-def owners_of(services, count=200):
+def owners_of(services: list[ControllerService], count: int = 200) -> list[list[int]]:
     """Return who owns each of many streams."""
     return [
         [number for number, service in enumerate(services) if service.watermarking_buckets.owned("s", f"t{stream}")]
@@ -154,7 +157,7 @@ async def test_a_coordinator_that_cannot_be_asked_leaves_the_buckets_where_they_
     is_out = True
     changed = type(cluster.coordinator)._changed
 
-    async def out(self, asking, version):
+    async def out(self: Any, asking: InProcessMembership, version: int) -> Members:
         found = await changed(self, asking, version)
         if is_out:
             raise ContainerOfflineError(0, "the coordinator is out")
@@ -178,10 +181,10 @@ async def test_a_coordinator_that_cannot_be_asked_leaves_the_buckets_where_they_
 class Advisor:
     """`ScaleAdvisor` to which the first segment of each of some streams is hot."""
 
-    def __init__(self, streams) -> None:
+    def __init__(self, streams: list[str]) -> None:
         self.names = [segment_name("scope", stream, 0) for stream in streams]
 
-    async def scale_advice(self, container_id, segments=None):
+    async def scale_advice(self, container_id: int, segments: Any = None) -> list[ScaleAdvice]:
         return [ScaleAdvice(name, ScaleDirection.UP, 2) for name in self.names] if segments is None else []
 
 

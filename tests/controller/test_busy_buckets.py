@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import PendingWork, SealStream, Subject, SubjectKind
 from penstock.controller.metadata.record_store import RecordStore
+from penstock.controller.metadata.store import Removal, Row, Write
 from penstock.controller.metadata.work_claims import WorkClaims, _fence_of
 from penstock.controller.ownership.in_process_coordinator import InProcessCoordinator
 from penstock.controller.ownership.peers import Peers
@@ -28,22 +31,22 @@ REQUEST_S = 0.002
 class Distant(MemoryMetadataStore):
     """A store whose answers take a while."""
 
-    async def get(self, table, keys):
+    async def get(self, table: str, keys: Sequence[str]) -> Sequence[Row | None]:
         await asyncio.sleep(REQUEST_S)
         return await super().get(table, keys)
 
-    async def put(self, table, writes):
+    async def put(self, table: str, writes: Sequence[Write]) -> Sequence[int]:
         await asyncio.sleep(REQUEST_S)
         return await super().put(table, writes)
 
-    async def remove(self, table, removals):
+    async def remove(self, table: str, removals: Sequence[Removal]) -> None:
         await asyncio.sleep(REQUEST_S)
         return await super().remove(table, removals)
 
 
-def subjects_of_one_bucket(count):
+def subjects_of_one_bucket(count: int) -> Any:
     """Return streams that share a fence."""
-    found = {}
+    found: dict[str, list[Subject]] = {}
     for number in itertools.count():
         subject = Subject(SubjectKind.STREAM, "scope", f"stream-{number}")
         same = found.setdefault(_fence_of(subject), [])
@@ -61,7 +64,7 @@ def test_controllers_whose_streams_share_a_bucket_do_not_hold_each_other_up(seed
     """
     took_s = []
 
-    async def controller(store, coordinator, subject, name) -> None:
+    async def controller(store: Distant, coordinator: InProcessCoordinator, subject: Subject, name: str) -> None:
         loop = asyncio.get_running_loop()
         claims = WorkClaims(RecordStore(store), SETTINGS, Peers())
         claims.enter(await coordinator.join(name))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.message import Message
 
 from penstock.controller.container_waits import observer_of_call, waiting_for
 from penstock.controller.errors import CallRefusedError
@@ -16,8 +19,10 @@ from penstock.controller.grpc.slots import CallSlots, subject_of
 from penstock.controller.settings import ControllerSettings
 from penstock.model.names import segment_name
 from penstock.model.routing import container_of
+from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+from penstock_simulation.memory_segments import MemorySegments
 from support.controller_faults import BlockedSegments
 from support.in_process_cluster import InProcessCluster
 
@@ -37,7 +42,7 @@ def segment_in(number: int) -> str:
 class HangingSegments(BlockedSegments):
     """Notes the containers of segments that requests are about; those to data segments in `SICK` can be blocked."""
 
-    def __init__(self, store) -> None:
+    def __init__(self, store: MemorySegments) -> None:
         super().__init__(store, self._is_sick)
         self.containers: set[int] = set()
 
@@ -45,10 +50,10 @@ class HangingSegments(BlockedSegments):
     def _is_sick(segment: str) -> bool:
         return container(segment) == SICK
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         forward = super().__getattr__(name)
 
-        def noting(segment, *arguments, **options):
+        def noting(segment: str, *arguments: list[bytes | TableUpdate | TableRemoval], **options: int | bytes) -> Any:
             if isinstance(segment, str):
                 self.containers.add(container(segment))
             return forward(segment, *arguments, **options)
@@ -56,7 +61,7 @@ class HangingSegments(BlockedSegments):
         return noting
 
 
-async def answer(call) -> str:
+async def answer(call: Any) -> str:
     """Return OK, or the status of a call."""
     try:
         await call
@@ -86,7 +91,7 @@ async def test_calls_about_a_hanging_container_leave_slots_to_others(cluster: In
             config = pb.StreamConfig(streamInfo=info, scalingPolicy=pb.ScalingPolicy(minNumSegments=1))
             assert (await stub.createStream(config)).status == pb.CreateStreamStatus.SUCCESS  # type: ignore[misc]
 
-        def begin(info: pb.StreamInfo, timeout_s: float):
+        def begin(info: pb.StreamInfo, timeout_s: float) -> Awaitable[Any]:
             return answer(stub.createTransaction(pb.CreateTxnRequest(streamInfo=info, lease=10_000), timeout=timeout_s))
 
         # A stream's tables may be in the container, too, though its segment is in another one.
@@ -102,7 +107,7 @@ async def test_calls_about_a_hanging_container_leave_slots_to_others(cluster: In
         assert len(healthy) >= 3
 
         segments.is_blocked = True
-        stuck = [asyncio.create_task(begin(sick[i % len(sick)], 20.0)) for i in range(2000)]
+        stuck = [asyncio.create_task(begin(sick[i % len(sick)], 20.0)) for i in range(2000)]  # type: ignore[arg-type]
         await asyncio.sleep(0.5)
         assert [await begin(info, 60.0) for info in healthy] == ["OK"] * len(healthy)
         # The slots are given back, too.
@@ -148,14 +153,14 @@ def slots() -> CallSlots:
     return CallSlots(SETTINGS, CONTAINERS)
 
 
-def outcomes(tasks) -> list[str]:
+def outcomes(tasks: list[asyncio.Task[object]]) -> list[str]:
     """Return what has become of each task."""
     return [
         "runs" if not task.done() else type(task.exception()).__name__ if task.exception() else "done" for task in tasks
     ]
 
 
-async def settled(tasks, running) -> None:
+async def settled(tasks: list[asyncio.Task[object]], running: int) -> None:
     """Wait until no more than `running` tasks run."""
     async with asyncio.timeout(60):
         while outcomes(tasks).count("runs") > running:  # noqa: ASYNC110
@@ -167,7 +172,7 @@ async def test_calls_beyond_the_share_are_refused_and_others_served(slots: CallS
     """The bound counts calls in slots and in the waiting room."""
     calls = Calls(slots)
 
-    def sick(number):
+    def sick(number: int) -> asyncio.Task[object]:
         return calls.start(f"s/{number}", segment_in(SICK)) if is_by_container else calls.start("s/sick")
 
     tasks = [sick(number) for number in range(4)]
@@ -191,7 +196,7 @@ async def test_calls_that_hang_leave_free_slots_from_the_first_moment(is_by_cont
     slots = CallSlots(ControllerSettings(rpc_concurrency_max=16, rpc_slot_s=3600.0, rpc_share_max=15), CONTAINERS)
     calls = Calls(slots)
 
-    def sick(kind, number):
+    def sick(kind: int, number: int) -> asyncio.Task[object]:
         return calls.start(f"s/{kind}-{number}", segment_in(kind)) if is_by_container else calls.start(f"s/{kind}")
 
     for _ in range(2):
@@ -218,7 +223,7 @@ async def test_a_cluster_of_one_container_uses_all_slots() -> None:
     calls = Calls(slots)
     tasks = [calls.start(f"s/{number}", segment_in(SICK)) for number in range(SETTINGS.rpc_concurrency_max)]
     await asyncio.sleep(0)
-    assert outcomes(tasks) == ["runs"] * SETTINGS.rpc_concurrency_max
+    assert outcomes(tasks) == ["runs"] * SETTINGS.rpc_concurrency_max  # type: ignore[arg-type]
     calls.gate.set()
     await asyncio.gather(*tasks)
 
@@ -264,7 +269,7 @@ async def test_a_full_waiting_room_ends_calls_and_admits_healthy_ones(slots: Cal
         tasks += [calls.start(f"s/{number}-{i}", segment_in(number)) for i in range(3)]
         await asyncio.sleep(3 * SETTINGS.rpc_slot_s)
     assert (slots.held_count, slots.waiting_count) == (0, 5)
-    assert sorted(outcomes(tasks)) == ["CallRefusedError"] + ["runs"] * 5
+    assert sorted(outcomes(tasks)) == ["CallRefusedError"] + ["runs"] * 5  # type: ignore[arg-type]
     started = asyncio.get_running_loop().time()
     with pytest.raises(CallRefusedError, match="rpc_waiting_max"):
         await calls.start("s/new", segment_in(3))
@@ -330,6 +335,6 @@ INFO = pb.StreamInfo(scope="s", stream="t")
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
-def test_requests_name_their_subjects(request_, subject: str) -> None:
+def test_requests_name_their_subjects(request_: Message, subject: str) -> None:
     """The subject is found wherever the request holds it."""
     assert subject_of(request_) == subject

@@ -9,6 +9,7 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.catalog import tag_chunk
 from penstock.controller.metadata.codec import decode, encode
 from penstock.controller.metadata.records import ScopeRecord, TagChunk
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.watermarks.mark_streams import MARK_CONFIGURATION, mark_segment
 from penstock.model.errors import (
@@ -21,13 +22,14 @@ from penstock.model.errors import (
 from penstock.model.names import segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from support.controller_faults import ScriptedSegments
+from support.in_process_cluster import InProcessCluster
 
 CONFIG = StreamConfig(Scaling.fixed(2), tags=("red",))
 #: Of a scope or a stream that is made by hand.
 ID = "00000000-0000-4000-8000-000000000001"
 
 
-async def half_create(service, depth, created_ms):
+async def half_create(service: ControllerService, depth: int, created_ms: int) -> None:
     """Leave behind what the first `depth` of four steps of a creation make, without an announcement."""
     catalog, requests = service._catalog, service._context.segments
     tables = catalog.tables_of("scope", "stream", await catalog.add_stream("scope", "stream", ID))
@@ -44,11 +46,11 @@ async def half_create(service, depth, created_ms):
         await catalog.add_tags("scope", "stream", CONFIG.tags)
 
 
-async def ids(service):
+async def ids(service: ControllerService) -> list[int]:
     return [segment.id for segment in await service.current_segments("scope", "stream")]
 
 
-async def test_a_scope_is_found_by_its_name_or_not_at_all(service):
+async def test_a_scope_is_found_by_its_name_or_not_at_all(service: ControllerService) -> None:
     """S-003: a scope that exists has its name and an id; one that does not is not found by any call."""
     assert await service.scope_exists("scope")
     assert (await service.list_scopes("")).names == ("_system", "scope")
@@ -65,7 +67,9 @@ async def test_a_scope_is_found_by_its_name_or_not_at_all(service):
 
 
 @pytest.mark.parametrize("count", [0, 1])
-async def test_a_scope_without_all_its_tables_is_replaced_by_the_next_creation(service, cluster, count):
+async def test_a_scope_without_all_its_tables_is_replaced_by_the_next_creation(
+    service: ControllerService, cluster: InProcessCluster, count: int
+) -> None:
     """S-017: its record is there, its tables are not, or one of two; afterwards it is another, and takes streams."""
     await service._records.create(layout.SCOPES, "half", ScopeRecord(ID))
     tables = [layout.tags_in_scope("half", ID), layout.streams_in_scope("half", ID)]
@@ -81,7 +85,9 @@ async def test_a_scope_without_all_its_tables_is_replaced_by_the_next_creation(s
         await service.create_scope("half")
 
 
-async def test_a_lost_connection_is_not_taken_for_a_missing_scope_or_stream(cluster, service):
+async def test_a_lost_connection_is_not_taken_for_a_missing_scope_or_stream(
+    cluster: InProcessCluster, service: ControllerService
+) -> None:
     """S-014: a request for either gets the connection error, also where an answer without an error is possible."""
     await service.create_stream("scope", "stream", CONFIG)
     segments = ScriptedSegments(cluster.store)
@@ -103,7 +109,9 @@ async def test_a_lost_connection_is_not_taken_for_a_missing_scope_or_stream(clus
 
 
 @pytest.mark.parametrize("depth", [3, 4])
-async def test_a_repeated_creation_reports_whether_the_stream_existed_or_was_being_created(service, cluster, depth):
+async def test_a_repeated_creation_reports_whether_the_stream_existed_or_was_being_created(
+    service: ControllerService, cluster: InProcessCluster, depth: int
+) -> None:
     """S-009: the same request for a stream that another one has left half created completes it, and says so.
 
     The next one gets that it exists. The configuration is that of the first one all the time.
@@ -119,7 +127,9 @@ async def test_a_repeated_creation_reports_whether_the_stream_existed_or_was_bei
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-async def test_a_stream_without_records_is_not_found(service, cluster, depth):
+async def test_a_stream_without_records_is_not_found(
+    service: ControllerService, cluster: InProcessCluster, depth: int
+) -> None:
     """It is listed, with or without its tables: every call gets that there is no such stream."""
     await half_create(service, depth, cluster.clock_ms)
     for ask in (
@@ -137,7 +147,9 @@ async def test_a_stream_without_records_is_not_found(service, cluster, depth):
 
 
 @pytest.mark.parametrize("depth", [3, 4])
-async def test_a_stream_that_is_being_made_is_neither_written_nor_read_yet(service, cluster, depth):
+async def test_a_stream_that_is_being_made_is_neither_written_nor_read_yet(
+    service: ControllerService, cluster: InProcessCluster, depth: int
+) -> None:
     """It is not ready to be written, and has no beginning to read from; its records can be read."""
     await half_create(service, depth, cluster.clock_ms)
     with pytest.raises(HalfCreatedStreamError):
@@ -150,7 +162,9 @@ async def test_a_stream_that_is_being_made_is_neither_written_nor_read_yet(servi
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
-async def test_a_stream_that_was_made_by_half_can_be_deleted_and_its_name_given_again(service, cluster, depth):
+async def test_a_stream_that_was_made_by_half_can_be_deleted_and_its_name_given_again(
+    service: ControllerService, cluster: InProcessCluster, depth: int
+) -> None:
     """S-011: listed only; with its tables; with its records; with its segments and tags. Nothing of it is left over."""
     await half_create(service, depth, cluster.clock_ms)
     assert (await service.list_streams("scope", "")).names == ("stream",)
@@ -166,10 +180,12 @@ async def test_a_stream_that_was_made_by_half_can_be_deleted_and_its_name_given_
     assert (await service.list_streams_by_tag("scope", "red", "")).names == ("stream",)
 
 
-async def test_numbers_of_segments_continue_where_the_last_life_of_a_name_has_ended(service, cluster):
+async def test_numbers_of_segments_continue_where_the_last_life_of_a_name_has_ended(
+    service: ControllerService, cluster: InProcessCluster
+) -> None:
     """S-013: from 0 for a new name, behind the highest for one that was deleted, also when its scope is gone by now."""
 
-    async def first_number(of=service, stream="stream"):
+    async def first_number(of: ControllerService = service, stream: str = "stream") -> int:
         return await of._catalog.first_segment_number("scope", stream)
 
     assert await first_number() == 0
@@ -188,15 +204,15 @@ async def test_numbers_of_segments_continue_where_the_last_life_of_a_name_has_en
     assert await ids(second) == [4, 5]
 
 
-async def test_streams_of_a_tag_come_and_go_and_leave_an_empty_record(service):
+async def test_streams_of_a_tag_come_and_go_and_leave_an_empty_record(service: ControllerService) -> None:
     """S-193: added twice and removed twice they are there once and gone; the record of none is stored, and read."""
     catalog, first = service._catalog, "stream-0"
     chunk = tag_chunk(first)
     second = next(name for name in map("stream-{}".format, range(1, 1000)) if tag_chunk(name) == chunk)
     table = layout.tags_in_scope("scope", await catalog.scope_id("scope"))
 
-    async def stored():
-        return (await service._records.get(table, layout.tag_key(chunk, "red"), TagChunk)).record
+    async def stored() -> TagChunk:
+        return (await service._records.get(table, layout.tag_key(chunk, "red"), TagChunk)).record  # type: ignore[union-attr]
 
     for _ in range(2):
         await catalog.add_tags("scope", first, ["red"])

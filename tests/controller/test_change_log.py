@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pytest
@@ -12,15 +13,21 @@ from penstock.controller.metadata.scope_records import GroupCut, KeyValueTableCo
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+from support.in_process_cluster import InProcessCluster
+
+if TYPE_CHECKING:
+    from controller.conftest import Wire
 
 
-def lines(caplog):
+def lines(caplog: Any) -> list[str]:
     found = [record.getMessage() for record in caplog.records if record.name == "penstock.controller.change_log"]
     caplog.clear()
     return found
 
 
-async def test_each_change_of_a_stream_is_logged_when_it_has_ended(cluster, caplog):
+async def test_each_change_of_a_stream_is_logged_when_it_has_ended(
+    cluster: InProcessCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     service = await cluster.start()
     with caplog.at_level(logging.INFO):
         caplog.clear()  # Of the start, if an earlier test has set the level of this process.
@@ -48,7 +55,9 @@ async def test_each_change_of_a_stream_is_logged_when_it_has_ended(cluster, capl
         assert lines(caplog) == ["deleted scope shop"]
 
 
-async def test_each_change_of_a_group_and_a_table_is_logged(cluster, caplog):
+async def test_each_change_of_a_group_and_a_table_is_logged(
+    cluster: InProcessCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     service = await cluster.start()
     await service.create_scope("shop")
     await service.create_stream("shop", "orders", StreamConfig())
@@ -68,19 +77,23 @@ async def test_each_change_of_a_group_and_a_table_is_logged(cluster, caplog):
         ]
 
 
-async def test_a_refusal_that_is_the_clients_mistake_is_no_warning(wire, caplog):
+async def test_a_refusal_that_is_the_clients_mistake_is_no_warning(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
     await wire.service.create_scope("shop")
     await wire.service.create_stream("shop", "orders", StreamConfig())
     with caplog.at_level(logging.INFO):
         info = pb.StreamInfo(scope="shop", stream="orders")
         request = pb.ScaleRequest(streamInfo=info, sealedSegments=[7])
-        assert (await wire.stub.scale(request)).status != pb.ScaleResponse.STARTED
+        assert (await wire.stub.scale(request)).status != pb.ScaleResponse.STARTED  # type: ignore[misc]
         cut = pb.StreamCut(streamInfo=info, cut={7: 0})
-        assert (await wire.stub.truncateStream(cut)).status == pb.UpdateStreamStatus.FAILURE
+        assert (await wire.stub.truncateStream(cut)).status == pb.UpdateStreamStatus.FAILURE  # type: ignore[misc]
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_each_connection_of_a_client_is_logged_once_with_its_program(wire, caplog):
+async def test_each_connection_of_a_client_is_logged_once_with_its_program(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
     options = [("grpc.primary_user_agent", "someone/1.2"), ("grpc.use_local_subchannel_pool", 1)]
     with caplog.at_level(logging.INFO):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{wire.server.port}", options=options) as channel:
@@ -91,6 +104,6 @@ async def test_each_connection_of_a_client_is_logged_once_with_its_program(wire,
 
 
 @pytest.mark.parametrize(("count", "text"), [(2, "0, 1"), (10, "0, 1, 2, 3, 4, 5, 6, 7 and 2 more")])
-def test_a_line_names_a_few_of_many(count, text):
+def test_a_line_names_a_few_of_many(count: int, text: str) -> None:
     assert names_text(range(count)) == text
     assert cut_text(dict.fromkeys(range(count), 5)).startswith("0: 5, 1: 5")

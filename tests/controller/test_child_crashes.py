@@ -9,7 +9,8 @@ Shows S-018, S-179, S-180, S-188, S-189.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from penstock.model.errors import (
     TableExistsError,
 )
 from penstock.model.policies import GroupRetention, Scaling, StreamConfig
+from penstock_simulation.memory_segments import MemorySegments
 from support.crash_script import at_each_write, run_with_survivor
 from support.failing_segments import FailingSegments, Fault, attempt
 from support.in_process_cluster import InProcessCluster
@@ -34,18 +36,18 @@ SETTINGS = ControllerSettings(retry_delay_ms_first=0, retry_delay_ms_max=0)
 IDS = [f"00000000-0000-4000-8000-00000000000{number}" for number in range(2)]
 
 
-def config(*streams, retention=GroupRetention.MANUAL):
+def config(*streams: str, retention: GroupRetention = GroupRetention.MANUAL) -> ReaderGroupConfig:
     return ReaderGroupConfig(tuple(GroupCut("s", stream) for stream in streams), retention=retention)
 
 
 class Script:
     """Creates, changes and deletes a group, a table, a mark stream and a scope; each step can be repeated."""
 
-    def __init__(self, store) -> None:
+    def __init__(self, store: MemorySegments) -> None:
         self.store = store
         self.is_recreated = False
 
-    def steps(self):
+    def steps(self) -> list[Callable[..., Awaitable[Any]]]:
         return [
             self.create_scope, self.create_streams, self.create_group, self.publish, self.update_group,
             self.leave, self.rejoin, self.delete_group, self.create_group_again, self.delete_group_again,
@@ -53,55 +55,55 @@ class Script:
             self.delete_marked, self.delete_scope,
         ]  # fmt: skip
 
-    async def create_scope(self, service) -> None:
+    async def create_scope(self, service: ControllerService) -> None:
         try:
             await service.create_scope("s")
         except ScopeExistsError:
             pass
 
-    async def create_streams(self, service) -> None:
+    async def create_streams(self, service: ControllerService) -> None:
         for stream in ("a", "b"):
             try:
                 await service.create_stream("s", stream, StreamConfig(Scaling.fixed(1)))
             except StreamExistsError:
                 pass
 
-    async def check_group(self, service, generation, **subscribers) -> None:
+    async def check_group(self, service: ControllerService, generation: int, **subscribers: tuple[str, ...]) -> None:
         found = await service.reader_groups.get("s", "g")
         assert (found.state, found.generation, found.next_config) == (ChildState.ACTIVE, generation, None)
         for stream, names in subscribers.items():
             assert await service.reader_groups.subscribers("s", stream) == names
 
-    async def create_group(self, service) -> None:
+    async def create_group(self, service: ControllerService) -> None:
         made = await service.reader_groups.create("s", "g", config("a"), IDS[0])
         assert (made.id, made.config) == (IDS[0], config("a"))
         await self.check_group(service, 0, a=("s/g",), b=())
         assert self.store.segments[f"s/_RGg/{2 * self.is_recreated}.#epoch.0"] is not None
 
-    async def publish(self, service) -> None:
+    async def publish(self, service: ControllerService) -> None:
         await service.reader_groups.publish("s", "a", "s/g", IDS[0], 0, {0: 0})
 
-    async def update(self, service, generation, wanted) -> None:
+    async def update(self, service: ControllerService, generation: int, wanted: ReaderGroupConfig) -> None:
         try:
             await service.reader_groups.update("s", "g", wanted, IDS[0], generation)
         except ReaderGroupMismatchError:
             assert (await service.reader_groups.get("s", "g")).generation == generation + 1
 
-    async def update_group(self, service) -> None:
+    async def update_group(self, service: ControllerService) -> None:
         await self.update(service, 0, config("a", "b"))
         await self.check_group(service, 1, a=("s/g",), b=("s/g",))
         # The cut that it had published is still there.
         await service.reader_groups.publish("s", "a", "s/g", IDS[0], 1, {0: 0})
 
-    async def leave(self, service) -> None:
+    async def leave(self, service: ControllerService) -> None:
         await self.update(service, 1, config("a", retention=GroupRetention.NONE))
         await self.check_group(service, 2, a=(), b=())
 
-    async def rejoin(self, service) -> None:
+    async def rejoin(self, service: ControllerService) -> None:
         await self.update(service, 2, config("b"))
         await self.check_group(service, 3, a=(), b=("s/g",))
 
-    async def _delete_group(self, service, group_id) -> None:
+    async def _delete_group(self, service: ControllerService, group_id: str) -> None:
         try:
             await service.reader_groups.delete("s", "g", group_id)
         except NoSuchReaderGroupError:
@@ -111,10 +113,10 @@ class Script:
             assert await service.reader_groups.subscribers("s", stream) == ()
         assert not [name for name in self.store.segments if "_RG" in name]
 
-    async def delete_group(self, service) -> None:
+    async def delete_group(self, service: ControllerService) -> None:
         await self._delete_group(service, IDS[0])
 
-    async def create_group_again(self, service) -> None:
+    async def create_group_again(self, service: ControllerService) -> None:
         made = await service.reader_groups.create("s", "g", config("b"), IDS[1])
         assert (made.id, made.generation) == (IDS[1], 0)
         # A late request of the life before changes nothing.
@@ -126,11 +128,11 @@ class Script:
                 await late
         await self.check_group(service, 0, a=(), b=("s/g",))
 
-    async def delete_group_again(self, service) -> None:
+    async def delete_group_again(self, service: ControllerService) -> None:
         await self._delete_group(service, IDS[1])
         self.is_recreated = True
 
-    async def create_table(self, service) -> None:
+    async def create_table(self, service: ControllerService) -> None:
         wanted = KeyValueTableConfig(3, 4, 2)
         try:
             await service.key_value_tables.create("s", "t", wanted)
@@ -141,30 +143,30 @@ class Script:
         for partition in range(3):
             assert self.store.tables[f"s/t_kvtable/{partition}.#epoch.0"].key_length == 6
 
-    async def delete_table(self, service) -> None:
+    async def delete_table(self, service: ControllerService) -> None:
         try:
             await service.key_value_tables.delete("s", "t")
         except NoSuchTableError:
             pass
         assert not [name for name in self.store.tables if "t_kvtable" in name]
 
-    async def open_marks(self, service) -> None:
+    async def open_marks(self, service: ControllerService) -> None:
         for stream in ("a", "b"):
             assert len(await service.current_segments("s", f"_MARK{stream}")) == 1
             assert f"s/_MARK{stream}/0.#epoch.0" in self.store.segments
 
-    async def delete_marked(self, service) -> None:
+    async def delete_marked(self, service: ControllerService) -> None:
         if await service.stream_exists("s", "a"):
             await service.seal_stream("s", "a")
             await service.delete_stream("s", "a")
         assert not [name for name in self.store.segments if "_MARKa" in name]
 
-    async def delete_scope(self, service) -> None:
+    async def delete_scope(self, service: ControllerService) -> None:
         await service.delete_scope_recursive("s")
         assert not await service.scope_exists("s")
 
 
-async def run(cluster, at, fault, *, again_at=0):
+async def run(cluster: InProcessCluster, at: int, fault: Fault, *, again_at: int = 0) -> int:
     """Run the script with a fault at write `at`, and another at `again_at` of the next life; return its writes."""
     store = cluster.store
     failing = FailingSegments(store, at, fault)
@@ -192,7 +194,9 @@ async def run(cluster, at, fault, *, again_at=0):
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_script_over_children_ends_the_same_whichever_write_fails(fault, cluster: InProcessCluster) -> None:
+async def test_script_over_children_ends_the_same_whichever_write_fails(
+    fault: Fault, cluster: InProcessCluster
+) -> None:
     """For every write of the script in turn, every third for lost messages: fail there, repeat, compare the end."""
     writes = await run(cluster, 0, fault)
     assert writes > 150

@@ -26,7 +26,7 @@ class Outcomes:
 
     clock_ms = NOW_MS
 
-    def __init__(self, store) -> None:
+    def __init__(self, store: MemoryMetadataStore) -> None:
         self.ahead_ms = 0
         self.records = RecordStore(store)
         runtime = Runtime(
@@ -38,17 +38,17 @@ class Outcomes:
         self.completed = CompletedTransactions(self.records, runtime, ControllerSettings())
         self.count = 0
 
-    async def add(self):
+    async def add(self) -> TransactionId:
         """Record an outcome; return the transaction."""
         self.count += 1
         transaction = TransactionId.of(0, self.count)
         await self.completed.add("scope", "stream", [transaction], COMMITTED)
         return transaction
 
-    async def status(self, transaction):
+    async def status(self, transaction: TransactionId) -> TransactionStatus:
         return await self.completed.status("scope", "stream", transaction)
 
-    async def batches(self):
+    async def batches(self) -> list[int]:
         return sorted([int(key) async for key, _ in self.records.walk(layout.COMPLETED_BATCHES, CompletedBatch)])
 
 
@@ -63,7 +63,7 @@ async def store() -> MemoryMetadataStore:
 @pytest.mark.parametrize("jump_ms", [3 * DAY_MS, 730 * DAY_MS])
 @pytest.mark.parametrize("has_restart", [False, True], ids=["", "restarted"])
 async def test_outcomes_are_forgotten_again_after_a_clock_was_ahead(
-    store: MemoryMetadataStore, jump_ms, has_restart: bool
+    store: MemoryMetadataStore, jump_ms: int, has_restart: bool
 ) -> None:
     """Batches follow each other once a day again, so that outcomes do not pile up in one until the false time."""
     outcomes = Outcomes(store)

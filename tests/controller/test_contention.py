@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
@@ -22,15 +23,15 @@ COMMITTED = TransactionStatus.COMMITTED
 FAST = ControllerSettings(retry_delay_ms_first=1, retry_delay_ms_max=2)
 
 
-async def commit(service, stream, transaction):
+async def commit(service: ControllerService, stream: str, transaction: TransactionId) -> TransactionStatus:
     return await service.transactions.commit("scope", stream, transaction, writer_id="w", timestamp=0)
 
 
-async def begin(service, stream="stream"):
+async def begin(service: ControllerService, stream: str = "stream") -> TransactionId:
     return (await service.transactions.create("scope", stream, 10_000)).id
 
 
-async def commit_without_end(service, stream) -> None:
+async def commit_without_end(service: ControllerService, stream: str) -> None:
     while True:
         await commit(service, stream, await begin(service, stream))
 
@@ -80,6 +81,7 @@ async def test_creations_with_one_tag_at_once_all_succeed(service: ControllerSer
         return_exceptions=True,
     )
     assert [result for result in results if result is not None] == []
+    found: list[str]
     found, token = [], ""
     while (page := await service.list_streams_by_tag("scope", "common", token)).names:
         found += page.names
@@ -128,11 +130,12 @@ async def test_requests_to_one_container_do_not_use_up_those_to_others() -> None
     """More requests than the limit wait for a container that does not answer: another container's continue."""
 
     class Silent(MemorySegments):
-        async def seal_segment(self, segment) -> None:
+        async def seal_segment(self, segment: str) -> None:
             if "/silent/" in segment:
                 await asyncio.get_running_loop().create_future()
             await super().seal_segment(segment)
 
+    silent: list[asyncio.Task[object]]
     store, silent = Silent(), []
     requests = SegmentRequests(store, ControllerSettings(segment_requests_max=4), container_count=4)
     number = 0
@@ -157,7 +160,7 @@ async def test_a_request_that_waits_for_its_next_attempt_holds_no_place() -> Non
     """One place for requests, taken by one that fails again and again: a second request gets its turn in between."""
 
     class Offline(MemorySegments):
-        async def seal_segment(self, segment) -> None:
+        async def seal_segment(self, segment: str) -> None:
             if "offline" in segment:
                 raise ContainerOfflineError(0)
             await super().seal_segment(segment)

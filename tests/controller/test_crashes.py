@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.service import ControllerService
 from penstock.model.errors import ScopeExistsError, StreamExistsError
 from penstock.model.names import segment_name, transaction_segment_name
@@ -43,13 +44,13 @@ class Script:
             self.delete, self.check_deleted, self.create_again, self.seal, self.delete, self.delete_scope,
         ]  # fmt: skip
 
-    async def create_scope(self, service) -> None:
+    async def create_scope(self, service: ControllerService) -> None:
         try:
             await service.create_scope("s")
         except ScopeExistsError:
             pass
 
-    async def create_stream(self, service) -> None:
+    async def create_stream(self, service: ControllerService) -> None:
         try:
             await service.create_stream("s", "t", self.config)
         except StreamExistsError:
@@ -59,35 +60,35 @@ class Script:
         for tag in ("red", "blue"):
             assert (await service.list_streams_by_tag("s", tag, "")).names == ("t",)
 
-    async def update_stream(self, service) -> None:
+    async def update_stream(self, service: ControllerService) -> None:
         await service.update_stream("s", "t", self.update)
         assert await service.stream_configuration("s", "t") == self.update
         assert (await service.list_streams_by_tag("s", "red", "")).names == ()
         assert (await service.list_streams_by_tag("s", "green", "")).names == ("t",)
         assert {self.store.segments[segment_name("s", "t", id)].target_rate for id in (0, 1)} == {10}
 
-    async def fill(self, transaction, text) -> None:
+    async def fill(self, transaction: TransactionId, text: bytes) -> None:
         for segment in (0, 1):
             name = transaction_segment_name(segment_name("s", "t", segment), transaction.high, transaction.low)
             await self.store.append(name, text)
 
-    async def begin(self, service) -> None:
-        self.committed = (await service.transactions.create("s", "t", 10_000)).id
-        await self.fill(self.committed, b"committed")
+    async def begin(self, service: ControllerService) -> None:
+        self.committed = (await service.transactions.create("s", "t", 10_000)).id  # type: ignore[assignment]
+        await self.fill(self.committed, b"committed")  # type: ignore[arg-type]
 
-    async def commit(self, service) -> None:
-        status = await service.transactions.commit("s", "t", self.committed, writer_id="w", timestamp=1)
+    async def commit(self, service: ControllerService) -> None:
+        status = await service.transactions.commit("s", "t", self.committed, writer_id="w", timestamp=1)  # type: ignore[arg-type]
         assert status in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED)
 
-    async def begin_again(self, service) -> None:
-        self.aborted = (await service.transactions.create("s", "t", 10_000)).id
-        await self.fill(self.aborted, b"aborted")
+    async def begin_again(self, service: ControllerService) -> None:
+        self.aborted = (await service.transactions.create("s", "t", 10_000)).id  # type: ignore[assignment]
+        await self.fill(self.aborted, b"aborted")  # type: ignore[arg-type]
 
-    async def abort(self, service) -> None:
-        status = await service.transactions.abort("s", "t", self.aborted)
+    async def abort(self, service: ControllerService) -> None:
+        status = await service.transactions.abort("s", "t", self.aborted)  # type: ignore[arg-type]
         assert status in (TransactionStatus.ABORTING, TransactionStatus.ABORTED)
 
-    async def settle(self, service) -> None:
+    async def settle(self, service: ControllerService) -> None:
         await service.idle()
         for transaction, status in (
             (self.committed, TransactionStatus.COMMITTED),
@@ -96,20 +97,20 @@ class Script:
             if transaction is not None:
                 assert await service.transactions.status("s", "t", transaction) is status  # type: ignore[unreachable]
 
-    async def truncate(self, service) -> None:
+    async def truncate(self, service: ControllerService) -> None:
         await service.truncate_stream("s", "t", {0: 4, 1: 2})
         assert [(at.segment, at.offset) for at in await service.head("s", "t")] == [(0, 4), (1, 2)]
 
-    async def leave_open(self, service) -> None:
-        self.left_open = (await service.transactions.create("s", "t", 10_000)).id
+    async def leave_open(self, service: ControllerService) -> None:
+        self.left_open = (await service.transactions.create("s", "t", 10_000)).id  # type: ignore[assignment]
 
-    async def seal(self, service) -> None:
+    async def seal(self, service: ControllerService) -> None:
         await service.seal_stream("s", "t")
 
-    async def check_sealed(self, service) -> None:
+    async def check_sealed(self, service: ControllerService) -> None:
         await service.idle()
         assert await service.current_segments("s", "t") == ()
-        assert await service.transactions.status("s", "t", self.left_open) is TransactionStatus.ABORTED
+        assert await service.transactions.status("s", "t", self.left_open) is TransactionStatus.ABORTED  # type: ignore[arg-type]
         # Every byte of the committed transaction once, in both segments; nothing of the others, and no leftovers.
         assert {name: (bytes(found.data), found.start_offset) for name, found in without_marks(self.store).items()} == {
             "s/t/0.#epoch.0": (b"committed", 4),
@@ -117,11 +118,11 @@ class Script:
         }
         assert all(found.is_sealed for found in without_marks(self.store).values())
 
-    async def delete(self, service) -> None:
+    async def delete(self, service: ControllerService) -> None:
         if await service.stream_exists("s", "t"):
             await service.delete_stream("s", "t")
 
-    async def check_deleted(self, service) -> None:
+    async def check_deleted(self, service: ControllerService) -> None:
         await service.idle()
         assert not self.store.segments
         assert (await service.list_streams("s", "")).names == ()
@@ -129,14 +130,14 @@ class Script:
             assert (await service.list_streams_by_tag("s", tag, "")).names == ()
         assert not [name for name in self.store.tables if "/s/t/" in name]
 
-    async def create_again(self, service) -> None:
+    async def create_again(self, service: ControllerService) -> None:
         try:
             await service.create_stream("s", "t", StreamConfig())
         except StreamExistsError:
             pass
         assert [segment.id for segment in await service.current_segments("s", "t")] == [2]
 
-    async def delete_scope(self, service) -> None:
+    async def delete_scope(self, service: ControllerService) -> None:
         if await service.scope_exists("s"):
             await service.delete_scope("s")
 
@@ -153,7 +154,7 @@ async def test_a_death_at_any_write_is_followed_by_the_controller_that_is_alive(
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_script_ends_the_same_whichever_write_fails(fault, fresh: Callable[[], InProcessCluster]) -> None:
+async def test_script_ends_the_same_whichever_write_fails(fault: Fault, fresh: Callable[[], InProcessCluster]) -> None:
     """For every write of the script in turn: fail there, repeat, and compare the end."""
     await at_each_write(run, fresh, Script, fault)
 

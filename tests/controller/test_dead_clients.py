@@ -26,7 +26,7 @@ def frame(kind: int, flags: int = 0, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + bytes(4) + payload
 
 
-async def answer_pings(reader, writer, answered_max):
+async def answer_pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answered_max: int) -> int:
     """Speak HTTP/2 as far as it takes to be there; return how many pings came before the connection ended."""
     writer.write(PREFACE + frame(SETTINGS_FRAME))
     count = 0

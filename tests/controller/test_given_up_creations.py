@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.controller.metadata.pending_work import CreateStream, Subject, SubjectKind
+from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.work_claims import WorkClaims
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
@@ -20,12 +23,12 @@ CONFIG = StreamConfig(Scaling.fixed(2), tags=("red",))
 class RefusesMarks(ScriptedSegments):
     """Long-term storage that cannot keep the segments of watermarks."""
 
-    async def create_segment(self, segment, **options) -> None:
+    async def create_segment(self, segment: str, **options: Any) -> None:
         if "/_MARKlong/" in segment:
             raise InvalidNameError(f"segment name {segment!r} is too long")
         await self.store.create_segment(segment, **options)
 
-    async def create_table(self, segment, **options) -> None:
+    async def create_table(self, segment: str, **options: Any) -> None:
         if "/../" in segment:
             raise InvalidArgumentError(f"{segment!r} cannot be the name of a segment")
         await self.store.create_table(segment, **options)
@@ -39,7 +42,7 @@ async def service(cluster: InProcessCluster) -> ControllerService:
     return service
 
 
-def left_of(cluster, stream):
+def left_of(cluster: InProcessCluster, stream: str) -> list[Any]:
     tables = [name for name in cluster.store.tables if f"/{stream}/" in name]
     return tables + [name for name in cluster.store.segments if f"/{stream}/" in name]
 
@@ -88,7 +91,7 @@ async def test_what_cannot_even_be_given_up_does_not_block_its_subject(
 ) -> None:
     """The announcement goes nevertheless, and both failures are on record."""
 
-    async def refuses(tables) -> None:
+    async def refuses(tables: StreamTables) -> None:
         raise InvalidArgumentError("no")
 
     monkeypatch.setattr("penstock.controller.metadata.stream_tables.StreamTables.drop_tables", refuses)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.controller import errors as controller_errors
@@ -25,7 +26,9 @@ from penstock.model import errors as model_errors
 from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.permissions import Permission
 from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.segments import TableEntry
 from penstock.rpc import controller_pb2 as pb
+from penstock_simulation.memory_segments import MemorySegments
 
 if TYPE_CHECKING:
     from controller.conftest import Wire
@@ -179,17 +182,17 @@ def made(name: str) -> PenstockError:
 class Refusing:
     """A service all of whose calls, and those of its parts, raise an error."""
 
-    def __init__(self, error) -> None:
+    def __init__(self, error: PenstockError) -> None:
         self._error = error
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Refusing:
         return Refusing(self._error)
 
-    def __call__(self, *given, **options) -> None:
+    def __call__(self, *given: object, **options: str | int) -> None:
         raise self._error
 
 
-def request_of(name, stream="stream"):
+def request_of(name: str, stream: str = "stream") -> Message:
     """Return a request that a handler has nothing to say against."""
     info = pb.StreamInfo(scope="scope", stream=stream)
     scope, some_id = pb.ScopeInfo(scope="scope"), str(uuid.UUID(int=7))
@@ -231,13 +234,13 @@ def request_of(name, stream="stream"):
             return kind(streamInfo=info)
 
 
-def word_of(reply):
+def word_of(reply: Message) -> str:
     """Return the value of a reply's enum, by its name."""
     field = next(field for field in reply.DESCRIPTOR.fields if field.enum_type is not None)
     return field.enum_type.values_by_number[getattr(reply, field.name)].name
 
 
-async def answer_to(name, error):
+async def answer_to(name: str, error: PenstockError) -> str:
     """Return what a call answers when the controller raises `error`: a word of its reply, or a gRPC status."""
     row = ROWS[name]
     try:
@@ -248,7 +251,7 @@ async def answer_to(name, error):
     return word_of(reply)
 
 
-def expected(name, error):
+def expected(name: str, error: str) -> str:
     failure, words = WORDS[name]
     status, is_final = STATUS[error]
     if error in words:
@@ -269,7 +272,7 @@ def test_every_call_of_the_service_has_one_row() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(WORDS.keys() - CERTAIN))
-async def test_call_answers_each_error_as_the_specification_says(name) -> None:
+async def test_call_answers_each_error_as_the_specification_says(name: str) -> None:
     """A word of the reply's enum where there is one for it, FAILURE for what stays so, a gRPC status for the rest."""
     found = {error: await answer_to(name, made(error)) for error in STATUS}
     assert found == {error: expected(name, error) for error in STATUS}
@@ -301,7 +304,7 @@ NAMELESS = CERTAIN | {"getURI"} | {
 
 
 @pytest.mark.parametrize("name", sorted(WORDS.keys() - NAMELESS))
-async def test_empty_names_are_internal_errors_before_anything_is_asked(name, wire: Wire) -> None:
+async def test_empty_names_are_internal_errors_before_anything_is_asked(name: str, wire: Wire) -> None:
     """controller-api 5: an empty scope or stream is never an answer of an enum."""
     for empty in ("scope", "stream"):
         request = request_of(name)
@@ -366,7 +369,9 @@ ACCESS = {
 INTERNAL_FORM = {"updateStream", "getCurrentSegments", "getURI", "getDelegationToken"}
 
 
-def needed(name, stream="stream", access=pb.StreamInfo.UNSPECIFIED):
+def needed(
+    name: str, stream: str = "stream", access: int = pb.StreamInfo.UNSPECIFIED
+) -> tuple[str | Permission, ...] | None:
     request = request_of(name, stream)
     if isinstance(request, pb.StreamInfo):
         request.accessOperation = access
@@ -429,7 +434,7 @@ QUERIES = {
 }  # fmt: skip
 
 
-def stored(store):
+def stored(store: MemorySegments) -> tuple[dict[str, dict[bytes, TableEntry]], list[str]]:
     """Return all that a store holds, by name."""
     return {name: dict(table.entries) for name, table in store.tables.items()}, sorted(store.segments)
 
@@ -460,7 +465,7 @@ async def test_query_creates_and_changes_nothing(has_stream: bool, wire: Wire) -
 async def test_segment_of_a_stream_that_is_being_created_takes_no_events_yet(service: ControllerService) -> None:
     """API-24: true for what is in the current epoch of a stream, false for anything else, and no error."""
 
-    async def half_created(scope, stream) -> None:
+    async def half_created(scope: str, stream: str) -> None:
         raise HalfCreatedStreamError("not completely created")
 
     service.queries.current_segments = half_created

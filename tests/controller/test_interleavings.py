@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.records import StreamState, TransactionStatus
+from penstock.controller.metadata.records import SegmentRecord, StreamState, TransactionStatus
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.model.errors import PenstockError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.segments import TableRemoval, TableUpdate
 from penstock_simulation.memory_segments import MemorySegments
 from support.failing_segments import OneByOne
 from support.in_process_cluster import InProcessCluster
@@ -38,10 +43,12 @@ class Interleaved(OneByOne):
         self.store = store
         self.rng = rng
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         call = getattr(self.store, name)
 
-        async def forward(*arguments, **options):
+        async def forward(
+            *arguments: str | list[bytes | str | TableUpdate | TableRemoval], **options: int | bytes
+        ) -> Any:
             await self._others()
             try:
                 return await call(*arguments, **options)
@@ -58,11 +65,11 @@ class Interleaved(OneByOne):
 class User:
     """Asks one controller for changes of the stream, one after the other, and for transactions."""
 
-    def __init__(self, name, service, store, rng) -> None:
+    def __init__(self, name: str, service: ControllerService, store: MemorySegments, rng: random.Random) -> None:
         self.name, self.service, self.store, self.rng = name, service, store, rng
-        self.committed = {}
+        self.committed: dict[TransactionId, str] = {}
 
-    async def run(self, changes) -> None:
+    async def run(self, changes: int) -> None:
         for number in range(changes):
             work = self.rng.choice((self.update, self.truncate, self.scale, self.commit, self.commit))
             try:
@@ -70,20 +77,20 @@ class User:
             except PenstockError:
                 continue  # The other one was faster, or this controller is no member for a moment.
 
-    async def update(self, number) -> None:
+    async def update(self, number: int) -> None:
         await self.service.update_stream("s", "t", StreamConfig(Scaling.fixed(2), tags=(f"{self.name}{number}",)))
 
-    async def truncate(self, number) -> None:
+    async def truncate(self, number: int) -> None:
         current = await self.service.current_segments("s", "t")
         await self.service.truncate_stream("s", "t", {segment.id: 0 for segment in current})
 
-    async def scale(self, number) -> None:
+    async def scale(self, number: int) -> None:
         current = await self.service.current_segments("s", "t")
         await self.service.scale_stream(
             "s", "t", [segment.id for segment in current], [(0.0, 0.25), (0.25, 1.0)] if number % 2 else HALVES
         )
 
-    async def commit(self, number) -> None:
+    async def commit(self, number: int) -> None:
         transactions = self.service.transactions
         created = await transactions.create("s", "t", 30_000)
         text = f"<{self.name}{number}>"
@@ -98,10 +105,12 @@ class User:
 HALVES = [(0.0, 0.5), (0.5, 1.0)]
 
 
-async def play(cluster, seed, *, expires):
+async def play(
+    cluster: InProcessCluster, seed: int, *, expires: int
+) -> tuple[list[ControllerService], list[User], dict[str, bytes]]:
     """Let two users work at two controllers, and return all that was written, with those who may have written it."""
     store, rng = cluster.store, random.Random(seed)
-    services = [cluster.build(SETTINGS, segments=Interleaved(store, random.Random(rng.random()))) for _ in range(2)]
+    services = [cluster.build(SETTINGS, segments=Interleaved(store, random.Random(rng.random()))) for _ in range(2)]  # type: ignore[arg-type]
     for service in services:
         await service.start()
     await services[0].create_scope("s")
@@ -109,13 +118,13 @@ async def play(cluster, seed, *, expires):
     written = {}
     delete = store.delete_segment
 
-    async def keep(segment) -> None:
+    async def keep(segment: str) -> None:
         # What a truncation deletes was written nevertheless.
         if "#transaction" not in segment and segment in store.segments:
             written[segment] = bytes(store.segments[segment].data)
         await delete(segment)
 
-    store.delete_segment = keep
+    store.delete_segment = keep  # type: ignore[method-assign]
     named = zip("ab", services, strict=True)
     users = [User(name, service, store, random.Random(rng.random())) for name, service in named]
     running = [asyncio.create_task(user.run(8)) for user in users]
@@ -127,7 +136,7 @@ async def play(cluster, seed, *, expires):
     # The controller that expired last has joined again, and has begun to scan for unfinished work.
     for _ in range(2000):
         await asyncio.sleep(0.001)
-        if not any(service._context.claims._membership.is_over for service in services):
+        if not any(service._context.claims._membership.is_over for service in services):  # type: ignore[union-attr]
             break
     await asyncio.sleep(0.01)
     for _ in range(3):
@@ -139,7 +148,9 @@ async def play(cluster, seed, *, expires):
 
 @pytest.mark.parametrize("expires", [0, 3], ids=["all live", "some are taken for dead"])
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_two_live_controllers_leave_a_stream_as_one_would(cluster: InProcessCluster, seed, expires: int) -> None:
+async def test_two_live_controllers_leave_a_stream_as_one_would(
+    cluster: InProcessCluster, seed: int, expires: int
+) -> None:
     """Nothing stays announced or half done; what was committed is there once in each range of keys, nothing else is."""
     services, users, written = await play(cluster, seed, expires=expires)
     first, second = services
@@ -166,11 +177,11 @@ async def test_two_live_controllers_leave_a_stream_as_one_would(cluster: InProce
     assert first.statistics().given_up_count == second.statistics().given_up_count == 0
 
 
-async def _itself(tables):
+async def _itself(tables: StreamTables) -> StreamTables:
     return tables
 
 
-async def scale_once(service, rng) -> None:
+async def scale_once(service: ControllerService, rng: random.Random) -> None:
     """Split a segment, or join two neighbours when there are many, and wait for the end of it."""
     current = await service.current_segments("s", "t")
     at = rng.randrange(len(current) - 1)
@@ -185,14 +196,17 @@ async def scale_once(service, rng) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_what_follows_a_segment_is_the_same_whenever_it_is_requested(cluster: InProcessCluster, seed) -> None:
+async def test_what_follows_a_segment_is_the_same_whenever_it_is_requested(
+    cluster: InProcessCluster, seed: int
+) -> None:
     """S-020: one controller scales repeatedly; another one is asked for the successors of each segment it knows.
 
     The answer is empty or the same as later ones, and not empty once the segment is no longer current.
     """
     rng = random.Random(seed)
     first, second = (
-        cluster.build(SETTINGS, segments=Interleaved(cluster.store, random.Random(rng.random()))) for _ in range(2)
+        cluster.build(SETTINGS, segments=Interleaved(cluster.store, random.Random(rng.random())))  # type: ignore[arg-type]
+        for _ in range(2)
     )
     for service in (first, second):
         await service.start()
@@ -204,10 +218,11 @@ async def test_what_follows_a_segment_is_the_same_whenever_it_is_requested(clust
             await scale_once(first, rng)
 
     scaling = asyncio.create_task(scale())
+    known: dict[int, SegmentRecord]
     known, answers = {}, []
     while not scaling.done():
         current = {segment.id: segment for segment in await second.current_segments("s", "t")}
-        known |= current
+        known |= current  # type: ignore[arg-type]
         for segment in known:
             following = await second.successors("s", "t", segment)
             assert following or segment in current, segment
@@ -236,11 +251,11 @@ ANSWERS = {COMMITTED: (TransactionStatus.COMMITTING, COMMITTED), ABORTED: (Trans
 class Deciding:
     """Two controllers that are asked to end the same transactions, each of them in its own way, at the same time."""
 
-    def __init__(self, cluster, seed) -> None:
+    def __init__(self, cluster: InProcessCluster, seed: int) -> None:
         self.cluster = cluster
         self.rng = random.Random(seed)
         self.services = [
-            cluster.build(SETTINGS, segments=Interleaved(cluster.store, random.Random(self.rng.random())))
+            cluster.build(SETTINGS, segments=Interleaved(cluster.store, random.Random(self.rng.random())))  # type: ignore[arg-type]
             for _ in range(2)
         ]
 
@@ -250,20 +265,20 @@ class Deciding:
         await self.services[0].create_scope("s")
         await self.services[0].create_stream("s", "t", StreamConfig(Scaling.fixed(2)))
 
-    async def commit(self, service, transaction):
+    async def commit(self, service: ControllerService, transaction: TransactionId) -> TransactionStatus:
         return await service.transactions.commit("s", "t", transaction, writer_id="w", timestamp=-1)
 
-    async def abort(self, service, transaction):
+    async def abort(self, service: ControllerService, transaction: TransactionId) -> TransactionStatus:
         return await service.transactions.abort("s", "t", transaction)
 
-    async def expiry(self, service, transaction) -> None:
+    async def expiry(self, service: ControllerService, transaction: TransactionId) -> None:
         """Let the lease end, by the clock of the wall and by the timer of this controller."""
         tables = await service._catalog.on_stream("s", "t", _itself)
         found = await tables.transaction(transaction)
         if found is not None:
             service.transactions.work._expired(OpenTransaction("s", "t", transaction), found.version)
 
-    async def end(self, text, *ways):
+    async def end(self, text: bytes, *ways: str) -> TransactionStatus:
         """Begin a transaction somewhere, and end it in these ways at both controllers; return how it ended."""
         begun_at = self.rng.choice(self.services)
         transaction = (await begun_at.transactions.create("s", "t", 10_000)).id
@@ -301,7 +316,7 @@ class Deciding:
     ids=lambda value: " and ".join(value) if isinstance(value, tuple) else "",
 )
 async def test_a_transaction_that_two_controllers_end_at_once_ends_in_one_way(
-    fresh: Callable[[], InProcessCluster], ways: tuple[str, str], ends
+    fresh: Callable[[], InProcessCluster], ways: tuple[str, str], ends: set[TransactionStatus]
 ) -> None:
     """One outcome, which both controllers and the replies to their callers report; its events are there once, or not at
     all; nothing of it is left. Over all seeds each way has been the first one.

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import ActiveTransaction, TransactionIndexEntry, TransactionStatus
+from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.service import ControllerService
@@ -32,19 +33,19 @@ async def started(service: ControllerService) -> ControllerService:
     return service
 
 
-async def begin(service):
+async def begin(service: ControllerService) -> TransactionId:
     return (await service.transactions.create("scope", "stream", 10_000)).id
 
 
-async def commit(service, transaction):
+async def commit(service: ControllerService, transaction: TransactionId) -> TransactionStatus:
     return await service.transactions.commit("scope", "stream", transaction, writer_id="w", timestamp=0)
 
 
-def is_of_transaction(segment):
+def is_of_transaction(segment: str) -> bool:
     return "#transaction" in segment
 
 
-def _is_third(segment):
+def _is_third(segment: str) -> bool:
     return is_of_transaction(segment) and "/2.#epoch" in segment
 
 
@@ -205,14 +206,14 @@ async def test_segments_left_by_a_controller_that_died_are_deleted_before_their_
     assert not cluster.store.tables[layout.TRANSACTION_INDEX].entries
 
 
-async def _itself(tables):
+async def _itself(tables: StreamTables) -> StreamTables:
     return tables
 
 
 # Starts.
 
 
-async def _begin_many(cluster, service, count) -> None:
+async def _begin_many(cluster: InProcessCluster, service: ControllerService, count: int) -> None:
     """Leave so many open transactions behind as if each had been begun, without a call for each."""
     made = [TransactionId.of(0, 1_000_000 + number) for number in range(count)]
     now_ms = cluster.clock_ms
@@ -302,7 +303,7 @@ async def test_a_start_asks_who_is_alive_once_per_page_of_the_transaction_index(
     claims, reads = service._context.claims, []
     living = claims.live_members
 
-    async def counted():
+    async def counted() -> frozenset[str]:
         reads.append(None)
         return await living()
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import ActiveTransaction, TransactionStatus
+from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.service import ControllerService
 from penstock.controller.transactions.lease_timers import LeaseTimers, OpenTransaction
 from penstock.controller.transactions.leases import elapsed_at_first_sight_ms, lifetime_left_ms
 from penstock.controller.transactions.service import PingResult
@@ -30,7 +33,9 @@ async def controllers() -> AsyncIterator[SkewedControllers]:
     await made.stop()
 
 
-async def start_two(controllers, ahead_ms):
+async def start_two(
+    controllers: SkewedControllers, ahead_ms: int
+) -> tuple[ControllerService, ControllerService, TransactionId]:
     """Start two controllers, the second with another clock; begin a transaction at the first."""
     first, second = await controllers.start(), await controllers.start(ahead_ms)
     await first.create_scope("scope")
@@ -39,15 +44,15 @@ async def start_two(controllers, ahead_ms):
     return first, second, transaction
 
 
-async def ping(service, transaction, lease_ms=LEASE_MS):
+async def ping(service: ControllerService, transaction: TransactionId, lease_ms: int = LEASE_MS) -> PingResult:
     return await service.transactions.ping("scope", "stream", transaction, lease_ms)
 
 
-async def status(service, transaction):
+async def status(service: ControllerService, transaction: TransactionId) -> TransactionStatus:
     return await service.transactions.status("scope", "stream", transaction)
 
 
-async def fire(service, transaction) -> None:
+async def fire(service: ControllerService, transaction: TransactionId) -> None:
     """Let the timer that a controller has for a transaction end now."""
     timers, opened = service.transactions.work.timers, OpenTransaction("scope", "stream", transaction)
     version = timers._timers[opened].version
@@ -58,7 +63,7 @@ async def fire(service, transaction) -> None:
 
 @SKEWS
 async def test_a_timer_leaves_a_transaction_alone_that_was_pinged_at_a_controller_with_another_clock(
-    controllers: SkewedControllers, ahead_ms
+    controllers: SkewedControllers, ahead_ms: int
 ) -> None:
     """It waits for a whole lease from then on, and aborts if nothing has changed by then."""
     first, second, transaction = await start_two(controllers, ahead_ms)
@@ -73,7 +78,7 @@ async def test_a_timer_leaves_a_transaction_alone_that_was_pinged_at_a_controlle
 
 @SKEWS
 async def test_pings_at_controllers_with_different_clocks_do_not_end_the_lifetime(
-    controllers: SkewedControllers, ahead_ms
+    controllers: SkewedControllers, ahead_ms: int
 ) -> None:
     """A lifetime of 10 000 s lasts through pings at both, whatever their clocks show."""
     first, second, transaction = await start_two(controllers, ahead_ms)
@@ -99,7 +104,7 @@ async def test_a_jump_of_the_clock_ends_no_lifetime(controllers: SkewedControlle
 
 @SKEWS
 async def test_a_take_over_leaves_a_whole_lease_whatever_the_clocks_show(
-    controllers: SkewedControllers, ahead_ms
+    controllers: SkewedControllers, ahead_ms: int
 ) -> None:
     """What the next controller writes is a lease from then on, and a lifetime that is no longer than before."""
     first, second, transaction = await start_two(controllers, ahead_ms)
@@ -107,14 +112,14 @@ async def test_a_take_over_leaves_a_whole_lease_whatever_the_clocks_show(
     await until(lambda: second.transactions.open_count, "the second controller has taken the transaction over")
     await second.idle()
     tables = await second._catalog.on_stream("scope", "stream", _itself)
-    record = (await tables.transaction(transaction)).record
+    record = (await tables.transaction(transaction)).record  # type: ignore[union-attr]
     now_ms = controllers.clocks_ms[1]
     assert record.lease_expiry_ms == now_ms + LEASE_MS
     assert now_ms + 1000 * LEASE_MS - LEASE_MS - 5_000 <= record.execution_expiry_ms <= now_ms + 1000 * LEASE_MS
     assert await ping(second, transaction) is PingResult.OK
 
 
-async def _itself(tables):
+async def _itself(tables: StreamTables) -> StreamTables:
     return tables
 
 
@@ -125,7 +130,7 @@ async def test_a_ping_that_cannot_be_stored_keeps_the_transaction_open(
     service, _, transaction = await start_two(controllers, 0)
     put = RecordStore.put
 
-    async def refuse(self, table, key, record, **options):
+    async def refuse(self: RecordStore, table: str, key: str, record: object, **options: int) -> int:
         if isinstance(record, ActiveTransaction) and record.status is OPEN:
             raise StorageError("the store is away")
         return await put(self, table, key, record, **options)
@@ -145,7 +150,7 @@ async def test_a_ping_that_cannot_be_stored_keeps_the_transaction_open(
 def test_a_suspension_longer_than_every_lease_fires_no_timer() -> None:
     """After it the time that was left is left: pings that were sent meanwhile are received before a lease ends."""
 
-    async def main(leap) -> None:
+    async def main(leap: Callable[..., Any]) -> None:
         fired = []
         timers = LeaseTimers(lambda opened, version: fired.append(opened), 10)
         short, long = (OpenTransaction("s", "t", TransactionId.of(0, number)) for number in (1, 2))

@@ -14,7 +14,7 @@ from penstock.model.routing import container_of
 STREAMS = [f"stream-{number}" for number in range(50)]
 
 
-def container_of_stream(stream):
+def container_of_stream(stream: str) -> int:
     return container_of(segment_name("scope", stream, 0), 6)
 
 
@@ -26,7 +26,7 @@ async def test_a_segment_is_located_at_the_assigned_store_of_its_container(servi
     locator = AssignedLocator(share_out(6, 3, range(3)), 3)
     service._locator = locator
 
-    async def found(stream):
+    async def found(stream: str) -> tuple[str, int] | None:
         """Return the endpoint of the stream's first segment; None when it is refused, in both ways."""
         container, name = container_of_stream(stream), segment_name("scope", stream, 0)
         if locator.endpoint_of(container) is None:

@@ -16,6 +16,7 @@ from penstock.client.settings import ClientSettings
 from penstock.controller.grpc import convert
 from penstock.controller.grpc.server import GrpcServer
 from penstock.controller.metadata.records import SegmentRecord
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ReplyTooLongError
 from penstock.model.policies import Scaling, StreamConfig
@@ -37,7 +38,7 @@ CALLS = {
 }
 
 
-async def started(cluster, settings=None):
+async def started(cluster: InProcessCluster, settings: ControllerSettings | None = None) -> ControllerService:
     """Return a controller with a stream of many segments and long names."""
     service = await cluster.start(settings)
     await service.create_scope(SCOPE)
@@ -48,7 +49,7 @@ async def started(cluster, settings=None):
 @pytest.mark.parametrize("limiting", ["controller", "client"])
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_too_long_reply_is_reported_and_not_requested_again(
-    cluster: InProcessCluster, name, limiting: str
+    cluster: InProcessCluster, name: str, limiting: str
 ) -> None:
     """Whichever end does not take it; a call with a short reply goes well meanwhile, on the same connection."""
     is_servers = limiting == "controller"

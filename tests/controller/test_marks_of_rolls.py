@@ -11,6 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.controller.watermarks.mark_log import MarkLog
@@ -18,6 +20,7 @@ from penstock.controller.watermarks.mark_streams import read_mark_segment
 from penstock.controller.watermarks.writer_marks import all_marks
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.watermarks import Watermark
 from support.crash_script import AllBuckets
 from support.failing_segments import FailingSegments, Fault, attempt
 from support.in_process_cluster import InProcessCluster
@@ -32,7 +35,7 @@ TIMES = {"a": 7, "b": 8}
 DATA = b"ten bytes!"
 
 
-async def begin(cluster, service):
+async def begin(cluster: InProcessCluster, service: ControllerService) -> TransactionId:
     made = await service.transactions.create("scope", "stream", 30_000)
     for segment in made.epoch.segments:
         parent = segment_name("scope", "stream", segment.id)
@@ -40,15 +43,17 @@ async def begin(cluster, service):
     return made.id
 
 
-async def decided(service, made) -> None:
+async def decided(service: ControllerService, made: dict[str, TransactionId]) -> None:
     """Decide on transactions of which nothing follows yet."""
-    post, service.transactions.work.post_commit = service.transactions.work.post_commit, lambda opened: None
+    post, service.transactions.work.post_commit = service.transactions.work.post_commit, lambda opened: None  # type: ignore[method-assign]
     for writer, transaction in made.items():
         await service.transactions.commit("scope", "stream", transaction, writer_id=writer, timestamp=TIMES[writer])
-    service.transactions.work.post_commit = post
+    service.transactions.work.post_commit = post  # type: ignore[method-assign]
 
 
-async def prepared(cluster, fault):
+async def prepared(
+    cluster: InProcessCluster, fault: Fault
+) -> tuple[FailingSegments, ControllerService, ControllerService, dict[str, TransactionId]]:
     """Start two controllers on a stream that a scale has moved on, with two transactions of its first epoch, decided.
 
     All writers have noted 0, and one of them 100 since: the next watermark is one of the transactions.
@@ -65,25 +70,25 @@ async def prepared(cluster, fault):
     await first.scale_stream("scope", "stream", [0], [(0.0, 0.25), (0.25, 0.5)])
     await first.idle()
     current = {segment.id: 0 for segment in await first.current_segments("scope", "stream")}
-    await first.writer_marks.note("scope", "stream", "ahead", 100, current)
+    await first.writer_marks.note("scope", "stream", "ahead", 100, current)  # type: ignore[arg-type]
     second = await cluster.start(QUIET)
     await second.idle()
     await decided(first, made)
     return failing, first, second, made
 
 
-async def cycle(service) -> None:
+async def cycle(service: ControllerService) -> None:
     service._watermarks._cycle._buckets = AllBuckets()
     await service._watermarks.cycle()
 
 
-async def watermarks(service):
+async def watermarks(service: ControllerService) -> list[Watermark]:
     name = (await service.queries.on_stream("scope", "stream", read_mark_segment)).name
     log = MarkLog(service._context.segments, name)
     return [found async for _, found in log.entries(0, (await service._context.segments.info(name)).length)]
 
 
-async def check(service, made) -> None:
+async def check(service: ControllerService, made: dict[str, TransactionId]) -> None:
     """All is merged; the marks are where it ended, and the watermark after it is one of the slower transaction."""
     for transaction in made.values():
         assert await service.transactions.status("scope", "stream", transaction) is TransactionStatus.COMMITTED
@@ -102,7 +107,7 @@ async def check(service, made) -> None:
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_times_of_a_roll_are_noted_whichever_of_its_writes_fails(
-    fault, fresh: Callable[[], InProcessCluster]
+    fault: Fault, fresh: Callable[[], InProcessCluster]
 ) -> None:
     """A controller dies, or a request or a reply is lost, at each write from the batch to its end.
 

@@ -9,6 +9,7 @@ import asyncio
 import random
 from array import array
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -55,14 +56,20 @@ def small_records(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(module, name, value)
 
 
-async def scale(service, to_seal, ranges):
+async def scale(service: ControllerService, to_seal: list[int], ranges: list[tuple[float, float]]) -> list[int]:
     """Scale to the end; return the ids of the new segments."""
     planned = await service.scale_stream("scope", "stream", to_seal, ranges)
     await service.idle()
     return [segment.id for segment in planned.created]
 
 
-async def scaled_often(service, cluster, times, *, keep=()) -> None:
+async def scaled_often(
+    service: ControllerService,
+    cluster: InProcessCluster,
+    times: int,
+    *,
+    keep: set[int] = (),  # type: ignore[assignment]
+) -> None:
     """Scale one segment (of keys that none of `keep` has) again and again, a second apart."""
     for _ in range(times):
         cluster.clock_ms += 1000
@@ -74,11 +81,11 @@ async def scaled_often(service, cluster, times, *, keep=()) -> None:
         await scale(service, [hot.id], [(0.5, 1.0)])
 
 
-async def tables_of(service):
-    return service._catalog.tables_of("scope", "stream", await service._catalog.stream_id("scope", "stream"))
+async def tables_of(service: ControllerService) -> StreamTables:
+    return service._catalog.tables_of("scope", "stream", await service._catalog.stream_id("scope", "stream"))  # type: ignore[arg-type]
 
 
-async def counted(cluster):
+async def counted(cluster: InProcessCluster) -> tuple[ControllerService, CountingMetadataStore]:
     """Start a controller whose requests are counted; return it with what counts."""
     store = CountingMetadataStore(SegmentsMetadataStore(cluster.store))
     service = cluster.build(metadata=store)
@@ -147,10 +154,10 @@ async def test_ranges_over_many_chunks_are_exact(
         await scale(service, [hot], [(0.5, 1.0)])
     every = [0, 1, *(segment_id(1 + epoch, epoch) for epoch in range(1, 21))]
 
-    async def between(start, end):
+    async def between(start: dict[int, int], end: dict[int, int]) -> list[int]:
         return [segment.id for segment in await service.segments_between("scope", "stream", start, end)]
 
-    def at(epoch):
+    def at(epoch: int) -> dict[int, int]:
         return {0: 0, every[1 + epoch]: 0}
 
     assert await between(at(0), {}) == every
@@ -179,7 +186,7 @@ async def test_an_interrupted_truncation_deletes_all_earlier_segments(
     await scaled_often(service, cluster, 12, keep={0})
     delete = cluster.store.delete_segment
 
-    async def stop_in_the_middle(segment) -> None:
+    async def stop_in_the_middle(segment: str) -> None:
         if segment == "scope/stream/6.#epoch.5":
             raise InvalidArgumentError("as if it could never be deleted")
         await delete(segment)
@@ -216,15 +223,15 @@ async def test_the_epoch_at_a_time_is_found_by_the_index(
         await scaled_often(service, cluster, 8, keep={0})
         epochs = [await tables.epoch(number) for number in range((await tables.current_epoch()).epoch + 1)]
         for epoch in epochs:
-            for time_ms in (epoch.created_ms - 1, epoch.created_ms, epoch.created_ms + 1):
-                expected = max([one.epoch for one in epochs if one.created_ms <= time_ms], default=0)
+            for time_ms in (epoch.created_ms - 1, epoch.created_ms, epoch.created_ms + 1):  # type: ignore[union-attr]
+                expected = max([one.epoch for one in epochs if one.created_ms <= time_ms], default=0)  # type: ignore[union-attr]
                 store.cost.requests = 0
                 assert await tables.epoch_at(time_ms) == expected
                 # Epoch, chunk and leaf, and one root for each `ROOT_LEAVES` leaves that are too late.
                 assert store.cost.requests <= 4 + len(epochs) // (LEAF_EPOCHS * ROOT_LEAVES)
-    segments = await service.queries.segments_at("scope", "stream", epochs[17].created_ms + 5)
+    segments = await service.queries.segments_at("scope", "stream", epochs[17].created_ms + 5)  # type: ignore[union-attr]
     assert [segment.id for segment in segments] == [0, segment_id(18, 17)]
-    found = await service.queries.epochs("scope", "stream", epochs[5].created_ms, epochs[20].created_ms - 1, 99)
+    found = await service.queries.epochs("scope", "stream", epochs[5].created_ms, epochs[20].created_ms - 1, 99)  # type: ignore[union-attr]
     assert [epoch.epoch for epoch in found] == list(range(5, 20))
     found = await service.queries.epochs("scope", "stream", 0, cluster.clock_ms, 7)
     assert [epoch.epoch for epoch in found] == list(range(7))
@@ -232,14 +239,14 @@ async def test_the_epoch_at_a_time_is_found_by_the_index(
     # The same as pages of changes, also where a page is cut so that it stays small.
     for limit in (1, 7, 2000):
         page = await service.queries.history("scope", "stream", None, limit)
-        assert page.current_epoch == epochs[-1].epoch
+        assert page.current_epoch == epochs[-1].epoch  # type: ignore[union-attr]
         first = max(0, len(epochs) - limit)
         assert [entry.epoch for entry in page.entries] == list(range(first, len(epochs)))
         active = {segment.id for segment in page.entries[0].created}
         for entry in page.entries:
             active = (active - set(entry.sealed)) | {segment.id for segment in entry.created}
-            assert active == {segment.id for segment in epochs[entry.epoch].segments}
-            assert entry.created_ms == epochs[entry.epoch].created_ms
+            assert active == {segment.id for segment in epochs[entry.epoch].segments}  # type: ignore[union-attr]
+            assert entry.created_ms == epochs[entry.epoch].created_ms  # type: ignore[union-attr]
     monkeypatch.setattr(queries, "HISTORY_SEGMENTS_PER_PAGE", 10)
     page = await service.queries.history("scope", "stream", 20, 16)
     assert [entry.epoch for entry in page.entries] == list(range(16, 20))
@@ -248,7 +255,7 @@ async def test_the_epoch_at_a_time_is_found_by_the_index(
     assert [entry.epoch for entry in page.entries] == [19]
     # S-097: what was truncated is not said to be there.
     await service.truncate_stream("scope", "stream", {0: 0, segment_id(31, 30): 0})
-    segments = await service.queries.segments_at("scope", "stream", epochs[17].created_ms)
+    segments = await service.queries.segments_at("scope", "stream", epochs[17].created_ms)  # type: ignore[union-attr]
     assert [segment.id for segment in segments] == [0]
 
 
@@ -259,10 +266,10 @@ async def test_a_stream_without_an_index_is_searched_and_indexed(
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     tables = await tables_of(service)
 
-    async def check():
+    async def check() -> Any:
         epochs = [await tables.epoch(number) for number in range((await tables.current_epoch()).epoch + 1)]
         for epoch in epochs:
-            assert await tables.epoch_at(epoch.created_ms) == await tables.epoch_at(epoch.created_ms + 1) == epoch.epoch
+            assert await tables.epoch_at(epoch.created_ms) == await tables.epoch_at(epoch.created_ms + 1) == epoch.epoch  # type: ignore[union-attr]
         return epochs
 
     await scaled_often(service, cluster, 31, keep={0})
@@ -273,9 +280,9 @@ async def test_a_stream_without_an_index_is_searched_and_indexed(
         await scaled_often(service, cluster, 1, keep={0})
         epochs = await check()
     leaf = await tables.records.get(tables.metadata, layout.index_leaf_key(32), TimeIndexNode)
-    assert leaf.record == TimeIndexNode.of([epoch.created_ms for epoch in epochs[30:36]])
+    assert leaf.record == TimeIndexNode.of([epoch.created_ms for epoch in epochs[30:36]])  # type: ignore[union-attr]
     root = await tables.records.get(tables.metadata, layout.index_root_key(36), TimeIndexNode)
-    assert root.record == TimeIndexNode.of([epochs[36].created_ms])
+    assert root.record == TimeIndexNode.of([epochs[36].created_ms])  # type: ignore[union-attr]
 
 
 def test_an_index_of_a_year_of_a_scale_each_second_fits() -> None:
@@ -286,7 +293,7 @@ def test_an_index_of_a_year_of_a_scale_each_second_fits() -> None:
     # Each second, with a fraction that differs from leaf to leaf.
     offsets_ms = [rng.randrange(1000) for _ in range(-(-epochs // INDEX_LEAF_EPOCHS))]
 
-    def leaf(number):
+    def leaf(number: int) -> TimeIndexNode:
         first = number * INDEX_LEAF_EPOCHS
         last = min(epochs, first + INDEX_LEAF_EPOCHS)
         return TimeIndexNode.of(range(start_ms + first * 1000 + offsets_ms[number], start_ms + last * 1000, 1000))

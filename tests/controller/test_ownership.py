@@ -6,19 +6,29 @@ Shows S-215 to S-220, S-222 and S-223, each where it is named.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from penstock.controller.errors import MembershipLostError, WorkElsewhereError, WorkTakenOverError
 from penstock.controller.grpc.call import is_final
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.pending_work import PendingWork, SealStream, Subject, SubjectKind, UpdateStream
+from penstock.controller.metadata.pending_work import (
+    AnnouncementFence,
+    PendingWork,
+    SealStream,
+    Subject,
+    SubjectKind,
+    UpdateStream,
+)
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import StreamState, TransactionIndexEntry, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.work_claims import WorkClaims
+from penstock.controller.ownership.coordinator import Members
+from penstock.controller.ownership.in_process_coordinator import InProcessMembership
 from penstock.controller.ownership.peers import Peers
 from penstock.controller.service import ControllerService
 from penstock.controller.work.work_registry import WorkRegistry
@@ -38,16 +48,16 @@ from support.in_process_cluster import InProcessCluster
 from support.two_controllers import SETTINGS, STREAM, announced, start_pair, until
 
 
-async def announcement_of(service, subject=STREAM):
+async def announcement_of(service: ControllerService, subject: Subject = STREAM) -> PendingWork | None:
     found = await service._records.get(layout.PENDING_WORK, subject.key, PendingWork)
     return None if found is None else found.record
 
 
-async def itself(tables):
+async def itself(tables: StreamTables) -> StreamTables:
     return tables
 
 
-async def state_of(service):
+async def state_of(service: ControllerService) -> StreamState:
     tables = await service._catalog.on_stream("scope", "stream", itself)
     return (await tables.state()).record.state
 
@@ -62,19 +72,19 @@ async def pair(
     held.release()
 
 
-async def _truncate(service) -> None:
+async def _truncate(service: ControllerService) -> None:
     await service.truncate_stream("scope", "stream", {0: 10, 1: 10})
 
 
-async def _update(service) -> None:
+async def _update(service: ControllerService) -> None:
     await service.update_stream("scope", "stream", StreamConfig(Scaling.by_event_rate(9, min_segments=2)))
 
 
-async def _seal(service) -> None:
+async def _seal(service: ControllerService) -> None:
     await service.seal_stream("scope", "stream")
 
 
-async def _scale(service) -> None:
+async def _scale(service: ControllerService) -> None:
     await service.update_stream("scope", "stream", StreamConfig(Scaling.fixed(3)))
 
 
@@ -93,7 +103,10 @@ CHANGES = pytest.mark.parametrize(
 
 @CHANGES
 async def test_work_of_a_live_peer_is_left_to_it(
-    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster, change, held_call
+    pair: tuple[ControllerService, ControllerService, BlockedSegments],
+    cluster: InProcessCluster,
+    change: Callable[..., Awaitable[Any]],
+    held_call: str,
 ) -> None:
     """One controller stalls in a change; the other one starts, sweeps, and gets a change of the stream.
 
@@ -196,7 +209,10 @@ async def test_a_commit_of_a_live_peer_is_not_finished_by_another(
 
 @CHANGES
 async def test_work_of_a_dead_controller_is_finished_by_a_live_one(
-    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster, change, held_call
+    pair: tuple[ControllerService, ControllerService, BlockedSegments],
+    cluster: InProcessCluster,
+    change: Callable[..., Awaitable[Any]],
+    held_call: str,
 ) -> None:
     """S-214, S-217: no controller starts and no call comes; the survivor learns of the end and finishes the work."""
     first, second, held = pair
@@ -272,7 +288,7 @@ async def test_work_changes_hands_by_naming_the_owner_that_is_gone(cluster: InPr
     records = RecordStore(first._records.store)
     put, reached, go_on = records.put, asyncio.Event(), asyncio.Event()
 
-    async def put_late(*arguments, **options):
+    async def put_late(*arguments: str | PendingWork, **options: int) -> int:
         reached.set()
         await go_on.wait()
         return await put(*arguments, **options)
@@ -328,7 +344,10 @@ async def test_a_controller_declared_dead_begins_nothing_and_rejoins(
 
 @CHANGES
 async def test_a_call_with_taken_over_work_must_be_retried(
-    pair: tuple[ControllerService, ControllerService, BlockedSegments], cluster: InProcessCluster, change, held_call
+    pair: tuple[ControllerService, ControllerService, BlockedSegments],
+    cluster: InProcessCluster,
+    change: Callable[..., Awaitable[Any]],
+    held_call: str,
 ) -> None:
     """Found by a seed: the answer was FAILURE, which clients treat as final, although the work was done."""
     first, _, held = pair
@@ -367,7 +386,7 @@ async def test_an_announcement_without_a_reply_is_not_made_again_when_others_hav
     claims.enter(await cluster.coordinator.join("slow"))
     requests = []
 
-    async def put_all(table, records) -> None:
+    async def put_all(table: str, records: list[tuple[str, PendingWork | AnnouncementFence, int]]) -> None:
         requests.append(await RecordStore.put_all(tables, table, records))
         cluster.coordinator.expire("slow")
         await rival.withdraw(await rival.claim(STREAM))
@@ -422,7 +441,7 @@ async def test_a_seal_that_was_taken_over_is_not_done_to_the_next_stream_of_the_
 async def test_an_overtaken_controller_does_not_report_deleted_segments_as_lost(
     pair: tuple[ControllerService, ControllerService, BlockedSegments],
     cluster: InProcessCluster,
-    change,
+    change: Callable[..., Awaitable[Any]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It stalls before it seals segments; the survivor seals them, and the stream is deleted. Then it resumes."""
@@ -454,7 +473,7 @@ async def test_an_overtaken_creation_does_not_create_a_deleted_stream_again(
     reached, released = asyncio.Event(), asyncio.Event()
     create_tables = StreamTables.create_tables
 
-    async def create_tables_late(self) -> None:
+    async def create_tables_late(self: StreamTables) -> None:
         if not reached.is_set():
             reached.set()
             await released.wait()
@@ -505,7 +524,7 @@ async def test_requests_to_an_unavailable_coordinator_are_retried(
     is_out = False
     changed = type(cluster.coordinator)._changed
 
-    async def out(self, asking, version):
+    async def out(self: object, asking: InProcessMembership, version: int) -> Members:
         found = await changed(self, asking, version)
         if is_out:
             raise ContainerOfflineError(0, "the coordinator is out")
@@ -617,7 +636,7 @@ async def test_a_late_write_of_earlier_work_does_not_refuse_a_call(
     finish = WorkRegistry.finish
     conflicts = []
 
-    async def overtaken(self, subject):
+    async def overtaken(self: WorkRegistry, subject: Subject) -> bool | None:
         if not conflicts:
             conflicts.append(subject)
             raise MetadataConflictError("key 'state' was expected to have another version")
@@ -639,7 +658,7 @@ async def test_work_of_a_controller_that_dies_during_a_search_is_found_by_the_ne
     await service.idle()
     searches = []
 
-    async def orphans(self):
+    async def orphans(self: WorkClaims) -> AsyncIterator[None]:
         searches.append(self)
         if len(searches) == 1:
             service._sweeper._sweep()

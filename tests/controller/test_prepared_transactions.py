@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -13,7 +13,8 @@ import pytest
 from penstock.controller.grpc.access import Access
 from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.table import ADDITIONS, CALLS
-from penstock.controller.metadata.records import ActiveTransaction, StreamState, TransactionStatus
+from penstock.controller.metadata.records import AbortReason, ActiveTransaction, StreamState, TransactionStatus
+from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.service import ControllerService
 from penstock.controller.transactions.lease_timers import OpenTransaction
@@ -21,6 +22,7 @@ from penstock.controller.transactions.service import PingResult
 from penstock.controller.workflows import prepare as prepare_module
 from penstock.controller.workflows import seal_stream as seal_module
 from penstock.controller.workflows.abort import decide_abort
+from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,
@@ -38,6 +40,7 @@ from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import additions_pb2
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
+from penstock_simulation.memory_segments import MemorySegments
 from support.crash_script import at_each_write, run, run_with_survivor
 from support.failing_segments import Fault
 from support.in_process_cluster import InProcessCluster
@@ -58,11 +61,11 @@ async def started(service: ControllerService) -> ControllerService:
     return service
 
 
-def piece(transaction, segment, scope="scope", stream="stream"):
+def piece(transaction: TransactionId, segment: int, scope: str = "scope", stream: str = "stream") -> str:
     return transaction_segment_name(segment_name(scope, stream, segment), transaction.high, transaction.low)
 
 
-async def begin(cluster, service, data=b"data"):
+async def begin(cluster: InProcessCluster, service: ControllerService, data: bytes = b"data") -> TransactionId:
     """Begin a transaction with `data` in both segments."""
     transaction = (await service.transactions.create("scope", "stream", LEASE_MS)).id
     for segment in (0, 1):
@@ -70,33 +73,35 @@ async def begin(cluster, service, data=b"data"):
     return transaction
 
 
-async def prepare(service, transaction, limit_ms=LIMIT_MS):
+async def prepare(
+    service: ControllerService, transaction: TransactionId, limit_ms: int = LIMIT_MS
+) -> ActiveTransaction | TransactionStatus:
     return await service.transactions.prepare("scope", "stream", transaction, limit_ms)
 
 
-async def commit(service, transaction):
+async def commit(service: ControllerService, transaction: TransactionId) -> TransactionStatus:
     return await service.transactions.commit("scope", "stream", transaction, writer_id="w", timestamp=0)
 
 
-async def abort(service, transaction):
+async def abort(service: ControllerService, transaction: TransactionId) -> TransactionStatus:
     return await service.transactions.abort("scope", "stream", transaction)
 
 
-async def status(service, transaction):
+async def status(service: ControllerService, transaction: TransactionId) -> TransactionStatus:
     return await service.transactions.status("scope", "stream", transaction)
 
 
-async def record_of(service, transaction):
+async def record_of(service: ControllerService, transaction: TransactionId) -> ActiveTransaction:
     return (await (await tables_of(service)).transaction(transaction)).record
 
 
-async def end_of_time(service, transaction, version) -> None:
+async def end_of_time(service: ControllerService, transaction: TransactionId, version: int) -> None:
     """Let a timer of a transaction fire, which has seen `version` of its record."""
     service.transactions.work._expired(OpenTransaction("scope", "stream", transaction), version)
     await service.idle()
 
 
-def data_of(cluster):
+def data_of(cluster: InProcessCluster) -> list[bytes]:
     """Return what is in the first two segments of the stream."""
     return [bytes(cluster.store.segments[segment_name("scope", "stream", segment)].data) for segment in (0, 1)]
 
@@ -245,12 +250,12 @@ async def test_a_decision_before_the_preparation_is_written_is_kept(
     other = await cluster.start()
     seal_segments = prepare_module._seal_segments
 
-    async def decide_and_seal(*given) -> None:
+    async def decide_and_seal(*given: WorkflowContext | StreamTables | TransactionId) -> None:
         await (commit if is_commit else abort)(other, transaction)
         await other.idle()
         await seal_segments(*given)
 
-    async def seal_and_decide(*given) -> None:
+    async def seal_and_decide(*given: WorkflowContext | StreamTables | TransactionId) -> None:
         await seal_segments(*given)
         await (commit if is_commit else abort)(other, another)
         await other.idle()
@@ -307,7 +312,7 @@ async def test_stream_whose_transaction_is_prepared_while_it_is_sealed_is_active
     prepared, decided = await begin(cluster, started, b"kept"), await begin(cluster, started, b"<>")
     ended = started._context.creations.ended
 
-    async def prepare_meanwhile(stream) -> None:
+    async def prepare_meanwhile(stream: str) -> None:
         await prepare(started, prepared)
         await commit(started, decided)
         await ended(stream)
@@ -332,7 +337,9 @@ async def test_preparation_right_before_a_seal_would_abort_the_transaction_is_sp
     """The listing has shown it as open; the abort reads it again, and the next round finds it prepared."""
     transaction = await begin(cluster, started)
 
-    async def prepare_and_decide(context, tables, which, **options):
+    async def prepare_and_decide(
+        context: WorkflowContext, tables: StreamTables, which: TransactionId, **options: bool | AbortReason
+    ) -> TransactionStatus:
         monkeypatch.undo()
         await prepare(started, which)
         return await decide_abort(context, tables, which, **options)
@@ -381,7 +388,7 @@ async def test_a_recursive_deletion_aborts_prepared_transactions(
     assert started.transactions.open_count == 0 or not await _has_index_entries(started)
 
 
-async def _has_index_entries(service):
+async def _has_index_entries(service: ControllerService) -> list[Any]:
     return [each async for page in service._context.index.pages() for each in page]
 
 
@@ -497,7 +504,7 @@ async def test_a_conflicting_preparation_must_be_retried() -> None:
     class Contended:
         transactions = None
 
-        async def prepare(self, *given) -> None:
+        async def prepare(self, *given: str | int | TransactionId) -> None:
             raise MetadataConflictError("keeps changing")
 
     service = Contended()
@@ -514,12 +521,12 @@ async def test_a_conflicting_preparation_must_be_retried() -> None:
 class Script:
     """Prepares three transactions; commits one at once, one after a scale, and aborts one; ends their stream."""
 
-    def __init__(self, store) -> None:
+    def __init__(self, store: MemorySegments) -> None:
         self.store = store
         self.made = {}
         self.prepared = set()
 
-    def steps(self):
+    def steps(self) -> list[Callable[..., Awaitable[Any]]]:
         begins = [step for number in range(3) for step in (self.begins(number), self.prepares(number))]
         decisions = [self.commits(0), self.settle, self.scale, self.settle, self.aborts(1), self.commits(2)]
         return [
@@ -527,7 +534,7 @@ class Script:
             self.seal, self.delete, self.delete_scope,
         ]  # fmt: skip
 
-    async def create(self, service) -> None:
+    async def create(self, service: ControllerService) -> None:
         try:
             await service.create_scope("s")
         except ScopeExistsError:
@@ -537,16 +544,16 @@ class Script:
         except StreamExistsError:
             pass
 
-    def begins(self, number):
-        async def begin(service) -> None:
+    def begins(self, number: int) -> Callable[..., Awaitable[Any]]:
+        async def begin(service: ControllerService) -> None:
             self.made[number] = made = (await service.transactions.create("s", "t", LEASE_MS)).id
             for segment in (0, 1):
                 await self.store.append(piece(made, segment, "s", "t"), b"<%d>" % number)
 
         return begin
 
-    def prepares(self, number):
-        async def prepare(service) -> None:
+    def prepares(self, number: int) -> Callable[..., Awaitable[Any]]:
+        async def prepare(service: ControllerService) -> None:
             made = self.made[number]
             found = await service.transactions.prepare("s", "t", made, LIMIT_MS)
             assert isinstance(found, ActiveTransaction), found
@@ -555,54 +562,54 @@ class Script:
 
         return prepare
 
-    async def refused_seal(self, service) -> None:
+    async def refused_seal(self, service: ControllerService) -> None:
         with pytest.raises(TransactionPreparedError):
             await service.seal_stream("s", "t")
 
-    def commits(self, number):
-        async def commit(service) -> None:
+    def commits(self, number: int) -> Callable[..., Awaitable[Any]]:
+        async def commit(service: ControllerService) -> None:
             status = await service.transactions.commit("s", "t", self.made[number], writer_id="w", timestamp=number)
             assert status in (COMMITTING, COMMITTED), status
 
         return commit
 
-    def aborts(self, number):
-        async def abort(service) -> None:
+    def aborts(self, number: int) -> Callable[..., Awaitable[Any]]:
+        async def abort(service: ControllerService) -> None:
             status = await service.transactions.abort("s", "t", self.made[number])
             assert status in (ABORTING, ABORTED), status
 
         return abort
 
-    async def scale(self, service) -> None:
+    async def scale(self, service: ControllerService) -> None:
         segments = await service.current_segments("s", "t")
         if len(segments) == 2:
             await service.scale_stream("s", "t", [1], [(0.5, 0.75), (0.75, 1.0)])
 
-    async def settle(self, service) -> None:
+    async def settle(self, service: ControllerService) -> None:
         await service.idle()
 
-    async def check(self, service) -> None:
+    async def check(self, service: ControllerService) -> None:
         """Each is what was decided, and its events are there once in each of its segments, or not at all."""
         everything = b"".join(bytes(found.data) for found in self.store.segments.values())
         for number, wanted in enumerate((COMMITTED, ABORTED, COMMITTED)):
             assert await service.transactions.status("s", "t", self.made[number]) is wanted
             assert everything.count(b"<%d>" % number) == (2 if wanted is COMMITTED else 0)
 
-    async def seal(self, service) -> None:
+    async def seal(self, service: ControllerService) -> None:
         await service.seal_stream("s", "t")
 
-    async def delete(self, service) -> None:
+    async def delete(self, service: ControllerService) -> None:
         if await service.stream_exists("s", "t"):
             await service.delete_stream("s", "t")
 
-    async def delete_scope(self, service) -> None:
+    async def delete_scope(self, service: ControllerService) -> None:
         if "s" in (await service.list_scopes("")).names:
             await service.delete_scope("s")
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_prepared_transactions_end_as_decided_whichever_write_fails(
-    fault, fresh: Callable[[], InProcessCluster]
+    fault: Fault, fresh: Callable[[], InProcessCluster]
 ) -> None:
     """The controller dies, or a request or a reply is lost, at each write from their beginning to their end."""
     await at_each_write(run, fresh, Script, fault)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from penstock.controller.metadata.history_records import (
     HistoryEntry,
     SealedSizes,
 )
+from penstock.controller.metadata.packing import PackedRecord
 from penstock.controller.metadata.pending_work import PendingWork, ScaleStream, Subject, SubjectKind, TruncateStream
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import (
@@ -33,6 +37,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import CorruptionError
 from penstock.model.names import segment_id
 from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.segments import TableUpdate
 from penstock_simulation.memory_store import MemoryMetadataStore
 from support.cut_model import tiling
 from support.in_process_cluster import InProcessCluster
@@ -92,7 +97,9 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("record", "packed", "fields"), GOLDEN, ids=lambda value: type(value).__name__)
-def test_packed_records_are_pinned_and_those_of_version_1_are_read(record, packed, fields) -> None:
+def test_packed_records_are_pinned_and_those_of_version_1_are_read(
+    record: PackedRecord, packed: str, fields: str
+) -> None:
     """Golden bytes of both versions: a change here breaks stored data."""
     assert encode(record) == bytes.fromhex(packed)
     for stored in (packed, fields):
@@ -102,7 +109,7 @@ def test_packed_records_are_pinned_and_those_of_version_1_are_read(record, packe
             decode(type(other), bytes.fromhex(packed), table="t", key="k")
 
 
-def largest_records(count, epoch, number):
+def largest_records(count: int, epoch: int, number: int) -> Iterator[Any]:
     """Yield what can be on record of `count` segments in an epoch, with the largest numbers there can be."""
     current = EpochRecord(epoch, epoch, tiling(count, epoch, number), 2**41, 2**40, 2**40)
     ids = [segment.id for segment in current.segments]
@@ -123,7 +130,7 @@ def largest_records(count, epoch, number):
 
 @settings(deadline=None, max_examples=8)
 @given(st.integers(SEGMENTS_MAX - 20, SEGMENTS_MAX), st.integers(0, 2**31 - 3), st.integers(0, 2**31 - 30_000))
-def test_every_record_of_ten_thousand_segments_stays_below_a_mebibyte(count, epoch, number) -> None:
+def test_every_record_of_ten_thousand_segments_stays_below_a_mebibyte(count: int, epoch: int, number: int) -> None:
     """Whatever the epoch and the numbers are; and each is read again as it was."""
     for record in largest_records(count, epoch, number):
         stored = encode(record)
@@ -177,7 +184,7 @@ async def test_a_stream_of_ten_thousand_segments_has_no_record_of_a_mebibyte(
     largest: dict[str, int] = {}
     put = cluster.store.table_put
 
-    async def measured(segment, updates, **options):
+    async def measured(segment: str, updates: list[TableUpdate], **options: object) -> Sequence[int]:
         for update in updates:
             key = update.key.decode().partition("-")[0]
             largest[key] = max(largest.get(key, 0), len(update.value))

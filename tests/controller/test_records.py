@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import get_args
+from collections.abc import Sequence
+from typing import Any, get_args
 
 import pytest
 
@@ -29,6 +30,7 @@ from penstock.controller.metadata.retention_records import (
 )
 from penstock.controller.metadata.scope_records import ChildState, GroupCut, ReaderGroupConfig
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.metadata.store import Row
 from penstock.controller.service import ControllerService
 from penstock.controller.steps import at_once
 from penstock.controller.stream_cuts import epoch_bounds, is_equal_or_after, size_between
@@ -105,7 +107,7 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("record", SAMPLES, ids=lambda record: getattr(record, "kind", type(record).__name__))
-def test_records_survive_storage_and_damage_is_noticed(record) -> None:
+def test_records_survive_storage_and_damage_is_noticed(record: object) -> None:
     """S-255: each decodes to itself; every single changed byte, and every truncation, is reported as corruption."""
     stored = encode(record)
     assert decode(type(record), stored, table="t", key="k") == record
@@ -175,7 +177,7 @@ EARLIER = [
 ]  # fmt: skip
 
 
-def has_defaults(kind):
+def has_defaults(kind: type[object]) -> bool:
     return any(
         each.default is not dataclasses.MISSING or each.default_factory is not dataclasses.MISSING
         for each in dataclasses.fields(kind)
@@ -198,7 +200,9 @@ def test_every_kind_of_record_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("fields", "record"), EARLIER, ids=lambda value: type(value).__name__)
-def test_a_record_of_an_earlier_release_has_the_defaults_of_newer_fields(fields, record) -> None:
+def test_a_record_of_an_earlier_release_has_the_defaults_of_newer_fields(
+    fields: dict[str, Any], record: object
+) -> None:
     """S-255: what an earlier release has stored; of a group also in what its record consists of."""
     assert decode(type(record), encode(fields), table="t", key="k") == record
 
@@ -244,7 +248,7 @@ def test_record_of_another_kind_is_corruption() -> None:
         decode(EpochRecord, encode(records.ScopeRecord("x")), table="t", key="k")
 
 
-def epoch(number, *segments, reference=None):
+def epoch(number: int, *segments: tuple[int, int, float, float], reference: object = None) -> EpochRecord:
     made = tuple(SegmentRecord(n, e, 0, start, end) for n, e, start, end in segments)
     return EpochRecord(number, number if reference is None else reference, made, number)
 
@@ -284,7 +288,7 @@ def test_successors_come_with_their_predecessors() -> None:
         ({0: 5, 1: -2}, False),
     ],
 )
-def test_cut_must_cover_the_keys_once(cut, is_valid: bool) -> None:
+def test_cut_must_cover_the_keys_once(cut: dict[int, int], is_valid: bool) -> None:
     """S-098: full, mixed epochs, a missing range, overlaps, future segments that fill a gap or do not.
 
     The cuts that are errors are in `test_senseless_cuts_are_errors`.
@@ -326,7 +330,7 @@ async def test_queries_cost_the_specified_number_of_requests(cluster: InProcessC
     reads = []
     get = SegmentsMetadataStore.get
 
-    async def counted(self, table, keys):
+    async def counted(self: object, table: str, keys: list[str]) -> Sequence[Row | None]:
         reads.append(len(keys))
         return await get(self, table, keys)
 

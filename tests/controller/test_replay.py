@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.message import Message
 
 from penstock.controller.grpc.convert import stream_config
 from penstock.controller.metadata.transaction_ids import TransactionId
@@ -30,7 +31,7 @@ METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["Con
 VOLATILE = {"txnId", "segmentId", "token", "endpoint", "port", "value", "offset"}
 
 
-def shape(value):
+def shape(value: Any) -> Any:
     """Return what must be equal: everything but ids, tokens and the internal streams that we do not create."""
     if isinstance(value, dict):
         return {key: shape(item) for key, item in sorted(value.items()) if key not in VOLATILE}
@@ -40,34 +41,36 @@ def shape(value):
     return value
 
 
-def as_dict(message):
+def as_dict(message: Message) -> dict[str, Any]:
     return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 
 class Replay:
-    def __init__(self, wire) -> None:
+    def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.service = wire.service
         self.transactions = {}
         self.count = 0
 
-    async def has_scope(self, scope):
+    async def has_scope(self, scope: str) -> Any:
         return await self.service.scope_exists(scope)
 
-    async def ensure_scope(self, scope) -> None:
+    async def ensure_scope(self, scope: str) -> None:
         try:
             await self.service.create_scope(scope)
         except ScopeExistsError:
             pass
 
-    async def drop_stream(self, scope, stream) -> None:
+    async def drop_stream(self, scope: str, stream: str) -> None:
         try:
             await self.service.seal_stream(scope, stream)
             await self.service.delete_stream(scope, stream)
         except NoSuchStreamError:
             pass
 
-    async def ensure_stream(self, scope, stream, segments=1, config=None) -> None:
+    async def ensure_stream(
+        self, scope: str, stream: str, segments: int | None = 1, config: StreamConfig | None = None
+    ) -> None:
         await self.ensure_scope(scope)
         if await self.service.stream_exists(scope, stream):
             current = await self.service.current_segments(scope, stream)
@@ -84,7 +87,7 @@ class Replay:
             await self.drop_stream(scope, stream)
         await self.service.create_stream(scope, stream, config or StreamConfig(Scaling.fixed(segments or 1)))
 
-    async def prepare(self, call, request, reply, error) -> None:
+    async def prepare(self, call: str, request: dict[str, Any], reply: dict[str, Any], error: Any) -> None:
         """Bring about the state that the recorded reply shows."""
         info = request.get("streamInfo", request)
         scope, stream = info.get("scope"), info.get("stream")
@@ -156,7 +159,7 @@ class Replay:
                     await self.wire.cluster.store.append(name, bytes(100))
                     request["cut"] = {str(segment.id): next(iter(request["cut"].values()))}
 
-    async def prepare_listing(self, call, request, reply) -> None:
+    async def prepare_listing(self, call: str, request: dict[str, Any], reply: dict[str, Any]) -> None:
         if call == "listScopes":
             names = reply["scopes"]
             if names:
@@ -194,7 +197,9 @@ class Replay:
         for stream in names:
             await self.ensure_stream(scope, stream, None, config)
 
-    async def prepare_transaction(self, call, request, reply, scope, stream) -> None:
+    async def prepare_transaction(
+        self, call: str, request: dict[str, Any], reply: dict[str, str], scope: str, stream: str
+    ) -> None:
         recorded = (scope, stream, str(request["txnId"]))
         known = self.transactions.get(recorded)
         if known is not None and await self.service.transactions.status(scope, stream, known) == 0:
@@ -211,12 +216,12 @@ class Replay:
             await self.service.idle()
         request["txnId"] = {"highBits": str(known.high), "lowBits": str(known.low)}
 
-    def expected(self, call, reply):
+    def expected(self, call: str, reply: dict[str, Any]) -> Any:
         if call == "listScopes" and reply["scopes"]:
             return {"scopes": sorted({*reply["scopes"], "_system"})}
         return shape(reply)
 
-    async def hold(self, record) -> None:
+    async def hold(self, record: dict[str, Any]) -> None:
         call, request, reply, error = record["call"], record["request"], record["reply"], record["error"]
         method = METHODS[call]
         original = json.loads(json.dumps(request))

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from penstock.controller.grpc.convert import group_config
 from penstock.controller.metadata.scope_records import GroupCut, KeyValueTableConfig, ReaderGroupConfig
+from penstock.controller.service import ControllerService
 from penstock.model.errors import NoSuchReaderGroupError, NoSuchTableError, ScopeExistsError, StreamExistsError
 from penstock.model.policies import GroupRetention, Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
@@ -29,32 +30,32 @@ METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["Con
 class Stage:
     """Brings about the state before each call."""
 
-    def __init__(self, service) -> None:
+    def __init__(self, service: ControllerService) -> None:
         self.service = service
         self.groups = service.reader_groups
         self.tables = service.key_value_tables
 
-    async def scope(self, scope) -> None:
+    async def scope(self, scope: str) -> None:
         try:
             await self.service.create_scope(scope)
         except ScopeExistsError:
             pass
 
-    async def stream(self, scope, stream) -> None:
+    async def stream(self, scope: str, stream: str) -> None:
         await self.scope(scope)
         try:
             await self.service.create_stream(scope, stream, StreamConfig(Scaling.fixed(1)))
         except StreamExistsError:
             pass
 
-    async def no_group(self, scope, group) -> None:
+    async def no_group(self, scope: str, group: str) -> None:
         await self.scope(scope)
         try:
             await self.groups.delete(scope, group)
         except NoSuchReaderGroupError:
             pass
 
-    async def group(self, message, generation) -> None:
+    async def group(self, message: pb.ReaderGroupConfiguration, generation: int) -> None:
         """Make a group that gets to `generation`, with what `message` configures in force."""
         scope, group, config = message.scope, message.readerGroupName, group_config(message)
         await self.no_group(scope, group)
@@ -64,7 +65,7 @@ class Stage:
         for step in range(generation):
             await self.groups.update(scope, group, config, message.readerGroupId, step)
 
-    async def table(self, scope, table, config) -> None:
+    async def table(self, scope: str, table: str, config: KeyValueTableConfig | None) -> None:
         await self.scope(scope)
         try:
             await self.tables.delete(scope, table)
@@ -73,7 +74,7 @@ class Stage:
         if config is not None:
             await self.tables.create(scope, table, config)
 
-    async def prepare(self, call, message, reply) -> None:
+    async def prepare(self, call: str, message: Any, reply: dict[str, Any]) -> None:
         status = reply.get("status")
         if status == "SCOPE_NOT_FOUND":
             await self.service.delete_scope_recursive(message.scope)
@@ -108,13 +109,13 @@ class Stage:
             await self.table(message.scope, message.kvtName, None)
         elif call == "getCurrentSegmentsKeyValueTable":
             config = KeyValueTableConfig(len(reply["segmentRanges"]), 8)  # type: ignore[assignment]
-            await self.table(message.scope, message.kvtName, config)
+            await self.table(message.scope, message.kvtName, config)  # type: ignore[arg-type]
         elif call == "getKeyValueTableConfiguration":
             stored = reply["config"]
             config = KeyValueTableConfig(  # type: ignore[assignment]
                 stored["partitionCount"], stored["primaryKeyLength"], stored["secondaryKeyLength"]
             )
-            await self.table(message.scope, message.kvtName, config)
+            await self.table(message.scope, message.kvtName, config)  # type: ignore[arg-type]
         elif call == "noteTimestampFromWriter":
             info = message.position.streamInfo
             await self.stream(info.scope, info.stream)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.message import Message
 
 from penstock.model.errors import ScopeExistsError
 from penstock.model.policies import Scaling, StreamConfig
@@ -27,14 +29,16 @@ RECORDING = Path(__file__).parent / "data" / "scaled-streams.jsonl"
 METHODS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["ControllerService"].methods}
 
 
-def in_any_order(value):
+def in_any_order(
+    value: str | float | list[dict[str, Any]] | dict[str, Any],
+) -> str | float | list[Any] | dict[str, Any]:
     """Return a reply with its lists sorted."""
     if isinstance(value, dict):
         return {key: in_any_order(item) for key, item in value.items()}
     return sorted(map(in_any_order, value), key=json.dumps) if isinstance(value, list) else value
 
 
-def as_recorded(message, alias, stream):
+def as_recorded(message: Message, alias: str, stream: str) -> Any:
     found = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     return in_any_order(json.loads(json.dumps(found).replace(json.dumps(alias), json.dumps(stream))))
 
@@ -42,7 +46,7 @@ def as_recorded(message, alias, stream):
 class Stage:
     """Brings about the state before each call."""
 
-    def __init__(self, wire) -> None:
+    def __init__(self, wire: Wire) -> None:
         self.service = wire.service
         self.store = wire.cluster.store
         self.aliases = {}
@@ -50,16 +54,16 @@ class Stage:
         self.count = 0
         self.is_open = asyncio.Event()
         self.is_open.set()
-        self.store.seal_segment = self._held(self.store.seal_segment)
+        self.store.seal_segment = self._held(self.store.seal_segment)  # type: ignore[assignment, method-assign]
 
-    def _held(self, seal):
-        async def seal_later(segment) -> None:
+    def _held(self, seal: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def seal_later(segment: str) -> None:
             await self.is_open.wait()
             await seal(segment)
 
         return seal_later
 
-    async def begin(self, key, first_segment, segments) -> None:
+    async def begin(self, key: tuple[str, str], first_segment: int, segments: int) -> None:
         """Make a stream that has never been there, or the next one of the name if its segments continue."""
         scope, stream = key
         try:
@@ -79,7 +83,7 @@ class Stage:
         if "TxnWithScale" in stream:
             self.transactions[key] = (await self.service.transactions.create(scope, alias, 30_000)).id
 
-    async def prepare(self, record, following):
+    async def prepare(self, record: dict[str, Any], following: dict[str, Any] | None) -> Any:
         """Bring about the state that the recorded reply shows. `following`: the next call about the same stream."""
         call, request = record["call"], record["request"]
         key = request["streamInfo"]["scope"], request["streamInfo"]["stream"]

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from penstock.controller.errors import StreamCutBehindError
+from penstock.controller.metadata.listed_streams import ListedStream
 from penstock.controller.metadata.pending_work import TruncateStream
 from penstock.controller.metadata.retention_records import RetentionEntry
 from penstock.controller.metadata.scope_records import GroupCut, ReaderGroupConfig
+from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.retention.decision import RetentionRow
-from penstock.controller.retention.explanation import CutPosition
+from penstock.controller.retention.explanation import CutPosition, RetentionExplanation
 from penstock.controller.retention.plan import step_ms
 from penstock.controller.retention.retention import Retention
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings, RetentionSettings
 from penstock.model.errors import ContainerOfflineError, NoSuchStreamError, PenstockError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
@@ -40,15 +44,15 @@ QUIET = ControllerSettings(
 MINUTE_MS = 60_000
 
 
-def by_size(least, most=LIMIT_NONE):
+def by_size(least: int, most: int = LIMIT_NONE) -> Any:
     return Policy(RetentionKind.BY_SIZE, least, most)
 
 
-def by_time(least, most=LIMIT_NONE):
+def by_time(least: int, most: int = LIMIT_NONE) -> Any:
     return Policy(RetentionKind.BY_TIME, least, most)
 
 
-def retention_of(service):
+def retention_of(service: ControllerService) -> Retention:
     """Return the retention of a controller that has not scanned any stream yet, and is to scan all."""
     return Retention(service._context, AllBuckets(), service.truncate_stream, service.transactional_tails.of)
 
@@ -56,19 +60,19 @@ def retention_of(service):
 class House:
     """A controller with stream scope/a, its segments, and groups that subscribe to it."""
 
-    def __init__(self, cluster, service) -> None:
+    def __init__(self, cluster: InProcessCluster, service: ControllerService) -> None:
         self.cluster = cluster
         self.service = service
         self.groups = {}
 
-    async def write(self, lengths) -> None:
+    async def write(self, lengths: dict[int, int]) -> None:
         """Write to segments until they have these lengths."""
         for segment, length in lengths.items():
             name = segment_name("scope", "a", segment)
             present = (await self.cluster.store.segment_info(name)).length
             await self.cluster.store.append(name, bytes(length - present))
 
-    async def poll(self, after_ms=1):
+    async def poll(self, after_ms: int = 1) -> dict[int, int]:
         """Run a cycle as a controller without any state does. It does what `explain` reported before."""
         self.cluster.clock_ms += after_ms
         retention = retention_of(self.service)
@@ -79,7 +83,7 @@ class House:
         assert after == (before if explained.chosen is None else explained.chosen.cut)
         return after
 
-    async def explain(self):
+    async def explain(self) -> RetentionExplanation:
         """Say what a scan would do. Nothing is changed by it."""
         retention = (await self.tables()).retention
         before = [entry async for page in retention.entries() for entry in page]
@@ -87,29 +91,29 @@ class House:
         assert [entry async for page in retention.entries() for entry in page] == before
         return explained
 
-    async def to(self, first, second, after_ms=1):
+    async def to(self, first: int, second: int, after_ms: int = 1) -> dict[int, int]:
         """Write to both segments of the first epoch, and scan."""
         await self.write({0: first, 1: second})
         return await self.poll(after_ms)
 
-    async def tables(self):
-        async def tables(found):
+    async def tables(self) -> StreamTables:
+        async def tables(found: StreamTables) -> StreamTables:
             return found
 
         return await self.service.queries.on_stream("scope", "a", tables)
 
-    async def head(self):
+    async def head(self) -> dict[int, int]:
         return (await (await self.tables()).truncation()).record.stream_cut
 
-    async def cuts(self):
+    async def cuts(self) -> list[dict[int, int]]:
         retention = (await self.tables()).retention
         return [(await retention.cut_of(entry)).stream_cut async for page in retention.entries() for entry in page]
 
-    async def subscribe(self, name) -> None:
+    async def subscribe(self, name: str) -> None:
         config = ReaderGroupConfig((GroupCut("scope", "a"),), retention=GroupRetention.MANUAL)
         self.groups[name] = await self.service.reader_groups.create("scope", name, config)
 
-    async def publish(self, name, cut) -> None:
+    async def publish(self, name: str, cut: dict[int, int]) -> None:
         if name not in self.groups:
             await self.subscribe(name)
         group = self.groups[name]
@@ -118,7 +122,7 @@ class House:
 
 @pytest.fixture
 async def house(cluster: InProcessCluster) -> Callable[..., Awaitable[House]]:
-    async def make(policy, *, settings=QUIET):
+    async def make(policy: Retention | None, *, settings: ControllerSettings = QUIET) -> House:
         service = await cluster.start(settings)
         await service.create_scope("scope")
         await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=policy))
@@ -275,7 +279,7 @@ async def test_a_truncation_in_progress_is_awaited(
     is_held, goes_on = asyncio.Event(), asyncio.Event()
     truncate = one.cluster.store.truncate_segments
 
-    async def held(*args, **named):
+    async def held(*args: list[tuple[str, int]], **named: object) -> Sequence[PenstockError | None]:
         is_held.set()
         await goes_on.wait()
         return await truncate(*args, **named)
@@ -435,7 +439,7 @@ async def test_a_stream_is_listed_while_it_has_a_policy(cluster: InProcessCluste
     await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2)))
     await service.create_stream("scope", "b", StreamConfig(Scaling.fixed(2), retention=by_size(1)))
 
-    async def listed():
+    async def listed() -> list[str]:
         return sorted([each.stream async for each in service._context.retained.all()])
 
     assert await listed() == ["b"]
@@ -468,7 +472,7 @@ async def test_a_policy_set_during_removal_from_the_list_keeps_the_stream_listed
     await service.update_stream("scope", "a", StreamConfig(Scaling.fixed(2)))
     remove = service._context.retained.remove
 
-    async def overtaken(listed) -> None:
+    async def overtaken(listed: ListedStream) -> None:
         await service.update_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=by_size(1)))
         await remove(listed)
 
@@ -585,7 +589,7 @@ async def test_all_idle_streams_cost_one_request_in_total(house: Callable[..., A
     visited = []
     visit = retention._cycle._visit
 
-    async def noted(tables, listed, seen) -> None:
+    async def noted(tables: StreamTables, listed: ListedStream, seen: object) -> None:
         visited.append(listed.stream)
         await visit(tables, listed, seen)
 
@@ -606,7 +610,7 @@ DAY_MS = 86_400_000
 
 @pytest.mark.parametrize("jump_ms", [1_000, DAY_MS, 730 * DAY_MS])
 async def test_by_size_truncation_continues_while_and_after_a_clock_was_ahead(
-    house: Callable[..., Awaitable[House]], jump_ms
+    house: Callable[..., Awaitable[House]], jump_ms: int
 ) -> None:
     """The times of cuts do not matter then, whatever the clock showed when the newest one was recorded."""
     one = await house(by_size(20))
@@ -621,7 +625,7 @@ async def test_by_size_truncation_continues_while_and_after_a_clock_was_ahead(
 @pytest.mark.parametrize("jump_ms", [10_000, DAY_MS, 730 * DAY_MS])
 @pytest.mark.parametrize("has_restart", [False, True], ids=["", "restarted"])
 async def test_by_time_truncation_continues_after_a_clock_was_ahead(
-    house: Callable[..., Awaitable[House]], jump_ms, has_restart: bool
+    house: Callable[..., Awaitable[House]], jump_ms: int, has_restart: bool
 ) -> None:
     """What lies before cuts of the false time counts as written when the clock is right again, and is kept so long."""
     one = await house(by_time(1_000))
@@ -663,7 +667,7 @@ async def test_by_time_two_controllers_whose_clocks_differ_by_hours_keep_truncat
 
 @pytest.mark.parametrize("policy", [None, by_size(10**9), by_size(20)], ids=["none", "larger", "the same again"])
 async def test_a_policy_that_was_replaced_after_the_cut_was_chosen_truncates_nothing(
-    house: Callable[..., Awaitable[House]], policy
+    house: Callable[..., Awaitable[House]], policy: Retention | None
 ) -> None:
     """The update ends between the choice and the truncation: the policy in force decides."""
     one = await house(by_size(20))
@@ -671,7 +675,7 @@ async def test_a_policy_that_was_replaced_after_the_cut_was_chosen_truncates_not
     await one.write({0: 200, 1: 200})
     service, asked = one.service, []
 
-    async def truncate(scope, stream, cut, *version) -> None:
+    async def truncate(scope: str, stream: str, cut: dict[int, int], *version: int) -> None:
         asked.append(cut)
         await service.update_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=policy))
         await service.truncate_stream(scope, stream, cut, *version)
@@ -767,7 +771,7 @@ async def test_streams_of_an_offline_container_delay_no_other_stream(
         blocked.is_blocked = True
     else:
 
-        def rule(name, arguments):
+        def rule(name: str, arguments: tuple[Any, ...]) -> ContainerOfflineError | None:
             is_sick = arguments and str(arguments[0]).startswith("scope/sick")
             return ContainerOfflineError(0, "its log is away") if is_sick else None
 
@@ -794,7 +798,7 @@ async def test_failed_streams_are_processed_again(
     retention = retention_of(one.service)
     infos = one.cluster.store.segment_infos
 
-    async def refuse(segments) -> None:
+    async def refuse(segments: list[str]) -> None:
         raise ContainerOfflineError(0, "its log is away")
 
     monkeypatch.setattr(one.cluster.store, "segment_infos", refuse)

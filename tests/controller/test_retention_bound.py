@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 from unittest import mock
 
 from hypothesis import given, settings
@@ -20,7 +22,9 @@ from support.cut_model import is_valid_cut, position_of
 KEYS = 8
 
 
-def epoch_of(number, ranges, before, count):
+def epoch_of(
+    number: int, ranges: list[tuple[float, float]], before: EpochRecord, count: int
+) -> tuple[EpochRecord, int]:
     """Return the epoch that follows: segments with these ranges, those that were there stay."""
     known = {(one.key_start, one.key_end): one for one in before.segments}
     segments = []
@@ -34,7 +38,7 @@ def epoch_of(number, ranges, before, count):
 
 
 @st.composite
-def histories(draw):
+def histories(draw: Callable[..., Any]) -> list[EpochRecord]:
     """Make a history of splits and merges over `KEYS` parts of the key space."""
     epochs = []
     count = 0
@@ -47,11 +51,11 @@ def histories(draw):
     return epochs
 
 
-def keys_of(segment):
+def keys_of(segment: SegmentRecord) -> range:
     return range(round(segment.key_start * KEYS), round(segment.key_end * KEYS))
 
 
-def readers(draw, epochs):
+def readers(draw: Callable[..., Any], epochs: list[EpochRecord]) -> dict[int, int]:
     """Let readers read a while: return the cut where they are. A segment begins when all before it are read."""
     offsets = {segment.id: 0 for segment in epochs[0].segments}
     for before, epoch in pairwise(epochs):
@@ -74,15 +78,17 @@ def readers(draw, epochs):
     }
 
 
-def place(cut, epochs, key):
+def place(cut: dict[int, int], epochs: list[EpochRecord], key: int) -> tuple[int, int]:
     """Return where a cut is on one key: the least of its segments there, and how far in it."""
     segments = {segment.id: segment for epoch in epochs for segment in epoch.segments}
-    return min((segment, max(0, offset)) for segment, offset in cut.items() if key in keys_of(segments[segment]))
+    return min((segment, max(0, offset)) for segment, offset in cut.items() if key in keys_of(segments[segment]))  # type: ignore[index]
 
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.data())
-def test_the_bound_is_the_slowest_position_per_key_and_a_valid_cut(epochs, data) -> None:
+def test_the_bound_is_the_slowest_position_per_key_and_a_valid_cut(
+    epochs: list[EpochRecord], data: st.DataObject
+) -> None:
     """Over random splits and merges, with subscribers that have read more or less of each segment."""
     cuts = [readers(data.draw, epochs) for _ in range(data.draw(st.integers(1, 4)))]
     cuts = [cut for cut in cuts if cut and is_valid_cut(cut, epochs)]
@@ -96,7 +102,9 @@ def test_the_bound_is_the_slowest_position_per_key_and_a_valid_cut(epochs, data)
 
 @settings(max_examples=200, deadline=None)
 @given(histories(), st.integers(1, 5), st.data())
-def test_the_bound_of_many_subscribers_in_few_segments_is_that_of_each(epochs, at_once_count, data) -> None:
+def test_the_bound_of_many_subscribers_in_few_segments_is_that_of_each(
+    epochs: list[EpochRecord], at_once_count: int, data: st.DataObject
+) -> None:
     """As most are: in the same segments, apart in their offsets, in any order; so many are compared at once."""
     cuts = []
     for _ in range(data.draw(st.integers(1, 3))):
@@ -132,7 +140,7 @@ def test_the_offsets_of_very_many_segments_are_compared_page_by_page() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.data())
-def test_the_order_of_two_cuts_is_that_of_their_keys(epochs, data) -> None:
+def test_the_order_of_two_cuts_is_that_of_their_keys(epochs: list[EpochRecord], data: st.DataObject) -> None:
     """A future segment counts on the keys that no other one has, and as one of which nothing is read."""
     one, two = (readers(data.draw, epochs) for _ in range(2))
     if not (one and two and is_valid_cut(one, epochs) and is_valid_cut(two, epochs)):
@@ -145,7 +153,7 @@ def test_the_order_of_two_cuts_is_that_of_their_keys(epochs, data) -> None:
     assert at_once(order_of(position_of(one, epochs), position_of(two, epochs))) is expected
 
 
-def history_of(*tilings):
+def history_of(*tilings: tuple[float, ...]) -> tuple[list[EpochRecord], list[int]]:
     """Return a history, with the ids of its segments in the order in which they were made."""
     epochs, count, before = [], 0, EpochRecord(-1, -1, (), 0)
     for number, bounds in enumerate(tilings):
@@ -155,7 +163,7 @@ def history_of(*tilings):
     return epochs, [ids[number] for number in sorted(ids)]
 
 
-def bound_of(epochs, *cuts):
+def bound_of(epochs: list[EpochRecord], *cuts: dict[int, int]) -> dict[int, int]:
     assert all(is_valid_cut(cut, epochs) for cut in cuts)
     return at_once(lowest(position_of(at_once(merged_cuts(cuts)), epochs)))
 
@@ -185,7 +193,9 @@ def test_the_bound_without_limits_reaches_back_to_the_first_segments() -> None:
 def test_the_choice_by_size_keeps_the_minimum_and_no_more_than_the_maximum() -> None:
     """Every row of the table, with the numbers that lie next to the limits."""
 
-    def row(retained, order=CutOrder.EQUAL_OR_AFTER, most=10, gain=0):
+    def row(
+        retained: int, order: CutOrder | None = CutOrder.EQUAL_OR_AFTER, most: int | None = 10, gain: int = 0
+    ) -> RetentionRow:
         return choose_by_size(SizeSituation(2, most, retained, order, gain))
 
     assert row(1, CutOrder.BEFORE) is RetentionRow.SIZE_BELOW_MIN

@@ -6,6 +6,7 @@ Shows S-042, S-062, S-063 and S-065, each where it is named.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -15,6 +16,7 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import AnnouncementFence, Lane, Subject, SubjectKind
 from penstock.controller.metadata.records import EpochTransition, StreamState
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.work_claims import _fence_of
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import AutoScalingSettings, ControllerSettings, WatermarkSettings
@@ -24,6 +26,8 @@ from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvice, ScaleDirection
 from support.controller_faults import BlockedSegments, ScriptedSegments, StalledSegments
 from support.crash_script import AllBuckets
+from support.failing_segments import OneByOne
+from support.in_process_cluster import InProcessCluster
 from support.mark_segments import without_marks
 
 SETTINGS = ControllerSettings(
@@ -42,21 +46,21 @@ FIRST_PARTS, SECOND_PARTS = 2, 4
 class Advisor:
     """`ScaleAdvisor` that says of one segment that it is hot, or nothing."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.advice = None
 
-    async def scale_advice(self, container_id, segments=None):
+    async def scale_advice(self, container_id: int, segments: object = None) -> list[ScaleAdvice]:
         await asyncio.sleep(0)
         if segments is not None or self.advice is None:
             return []
-        return [self.advice] if container_of(self.advice.segment, CONTAINERS) == container_id else []
+        return [self.advice] if container_of(self.advice.segment, CONTAINERS) == container_id else []  # type: ignore[unreachable]
 
 
-def controller(cluster, segments):
+def controller(cluster: InProcessCluster, segments: OneByOne) -> ControllerService:
     """Return a controller that reads loads only on request, and then those of all streams."""
     service = ControllerService(
-        metadata=SegmentsMetadataStore(segments, SETTINGS),
-        segments=segments,
+        metadata=SegmentsMetadataStore(segments, SETTINGS),  # type: ignore[arg-type]
+        segments=segments,  # type: ignore[arg-type]
         locator=SingleStoreLocator("127.0.0.1", 6000, CONTAINERS),
         runtime=cluster.runtime(),
         settings=SETTINGS,
@@ -68,7 +72,9 @@ def controller(cluster, segments):
     return service
 
 
-async def two_controllers(cluster, first, second):
+async def two_controllers(
+    cluster: InProcessCluster, first: StalledSegments, second: ScriptedSegments
+) -> tuple[ControllerService, ControllerService]:
     """Start controllers over these segments, with a stream of two segments."""
     services = controller(cluster, first), controller(cluster, second)
     for service in services:
@@ -80,13 +86,13 @@ async def two_controllers(cluster, first, second):
     return services
 
 
-async def idle(*services):
+async def idle(*services: ControllerService) -> None:
     for _ in range(2):
         for service in services:
             await service.idle()
 
 
-async def by_hand(service, segment, parts):
+async def by_hand(service: ControllerService, segment: int, parts: int) -> str:
     """Order a split as the API does; return what became of the order."""
     width = 0.5 / parts
     ranges = [(segment / 2 + part * width, segment / 2 + (part + 1) * width) for part in range(parts)]
@@ -99,20 +105,20 @@ async def by_hand(service, segment, parts):
     return "accepted"
 
 
-async def by_load(service, segment, parts):
+async def by_load(service: ControllerService, segment: int, parts: int) -> str:
     """Let the controller process a load that asks for a split; a refused one begins nothing."""
-    service._auto_scaler._advisor.advice = ScaleAdvice(
+    service._auto_scaler._advisor.advice = ScaleAdvice(  # type: ignore[union-attr]
         segment_name("scope", "stream", segment), ScaleDirection.UP, parts
     )
-    await service._auto_scaler.poll()
+    await service._auto_scaler.poll()  # type: ignore[union-attr]
     return "inspected"
 
 
-async def itself(tables):
+async def itself(tables: StreamTables) -> StreamTables:
     return tables
 
 
-async def check_end(cluster, service):
+async def check_end(cluster: InProcessCluster, service: ControllerService) -> list[int]:
     """Check that all is over and nothing is left over; return into how many parts each scale has split something."""
     tables = await service._catalog.on_stream("scope", "stream", itself)
     assert (await tables.state()).record.state is StreamState.ACTIVE
@@ -132,7 +138,13 @@ async def check_end(cluster, service):
     return [sum(segment.creation_epoch == epoch.epoch for segment in epoch.segments) for epoch in epochs if epoch.epoch]
 
 
-async def run(cluster, first_order, second_order, second_segment, at):
+async def run(
+    cluster: InProcessCluster,
+    first_order: Callable[..., Awaitable[str]],
+    second_order: Callable[..., Awaitable[str]],
+    second_segment: int,
+    at: int,
+) -> tuple[str, str, list[int]] | None:
     """Let the first order stand still before its write number `at`, and the second one come.
 
     Return what became of either, and which scales there were; None if the first has no such write.
@@ -141,7 +153,7 @@ async def run(cluster, first_order, second_order, second_segment, at):
     first, second = await two_controllers(cluster, stalled, polled)
     stalled.stall_at(at)
 
-    async def to_the_end():
+    async def to_the_end() -> str:
         end = await first_order(first, 0, FIRST_PARTS)
         await first.idle()
         return end
@@ -154,7 +166,7 @@ async def run(cluster, first_order, second_order, second_segment, at):
         await one
         return None
     before = polled.calls
-    other = asyncio.create_task(second_order(second, second_segment, SECOND_PARTS))
+    other = asyncio.create_task(second_order(second, second_segment, SECOND_PARTS))  # type: ignore[arg-type]
     # It is done, or asks again and again whether it may begin.
     while not other.done() and polled.calls < before + 40:  # noqa: ASYNC110  # Polling is what is inspected.
         await asyncio.sleep(0.001)
@@ -178,9 +190,14 @@ ORDERS = pytest.mark.parametrize(
 )
 
 
-async def ends_of_all_points(fresh, first_order, second_order, second_segment):
+async def ends_of_all_points(
+    fresh: Callable[[], InProcessCluster],
+    first_order: Callable[..., Awaitable[str]],
+    second_order: Callable[..., Awaitable[str]],
+    second_segment: int,
+) -> list[tuple[str, str, list[int]]]:
     """Run once for each write of the first order; return what `run` has returned, in order."""
-    ends = []
+    ends: list[tuple[str, str, list[int]]] = []
     while (end := await run(fresh(), first_order, second_order, second_segment, len(ends) + 1)) is not None:
         ends.append(end)
     # WorkClaim, transition, state, segments, epoch, seal, current epoch, the announcement's withdrawal.
@@ -189,7 +206,11 @@ async def ends_of_all_points(fresh, first_order, second_order, second_segment):
 
 
 @ORDERS
-async def test_of_two_scales_of_one_segment_one_is_done_once(fresh, first_order, second_order):
+async def test_of_two_scales_of_one_segment_one_is_done_once(
+    fresh: Callable[[], InProcessCluster],
+    first_order: Callable[..., Awaitable[str]],
+    second_order: Callable[..., Awaitable[str]],
+) -> None:
     """S-062 (both by hand), S-063 (both by load), S-042 (one each): the second is refused, or finds nothing to do.
 
     The scale announced first is done, wherever its controller stalls.
@@ -209,7 +230,11 @@ async def test_of_two_scales_of_one_segment_one_is_done_once(fresh, first_order,
 
 
 @ORDERS
-async def test_of_two_scales_of_different_segments_the_second_runs_after_the_first(fresh, first_order, second_order):
+async def test_of_two_scales_of_different_segments_the_second_runs_after_the_first(
+    fresh: Callable[[], InProcessCluster],
+    first_order: Callable[..., Awaitable[str]],
+    second_order: Callable[..., Awaitable[str]],
+) -> None:
     """S-062, S-063, S-042 where both can be done: each once, one after the other; neither is refused permanently.
 
     The second one is planned for the epoch that the first one has made.
@@ -222,12 +247,12 @@ async def test_of_two_scales_of_different_segments_the_second_runs_after_the_fir
         assert {end for _, end, _ in ends} == {"accepted", "under way, then accepted"}
 
 
-async def test_an_order_that_finds_another_one_on_record_waits_for_it(cluster):
+async def test_an_order_that_finds_another_one_on_record_waits_for_it(cluster: InProcessCluster) -> None:
     """S-065: one by hand gets the conflict, one by load gets in line; the recorded one runs, then the waiting one."""
     held = BlockedSegments(
         cluster.store, lambda segment: segment.startswith("scope/stream/"), call_name="create_segment"
     )
-    first, second = await two_controllers(cluster, held, cluster.store)
+    first, second = await two_controllers(cluster, held, cluster.store)  # type: ignore[arg-type]
     held.is_blocked = True
     assert await by_hand(first, 0, FIRST_PARTS) == "accepted"
     tables = await second._catalog.on_stream("scope", "stream", itself)
@@ -237,9 +262,9 @@ async def test_an_order_that_finds_another_one_on_record_waits_for_it(cluster):
     assert await by_hand(second, 1, SECOND_PARTS) == "under way"
     waiting = asyncio.create_task(by_load(second, 1, SECOND_PARTS))
 
-    async def line():
+    async def line() -> list[tuple[str, Lane]]:
         found = await second._records.get(layout.PENDING_WORK, _fence_of(STREAM), AnnouncementFence)
-        return [(each.owner, each.lane) for each in found.record.waiting if each.subject == STREAM.key]
+        return [(each.owner, each.lane) for each in found.record.waiting if each.subject == STREAM.key]  # type: ignore[union-attr]
 
     async with asyncio.timeout(60):
         while await line() != [(second._context.host, Lane.CHANGE)]:  # noqa: ASYNC110  # A line has no event.

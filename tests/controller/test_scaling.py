@@ -7,30 +7,49 @@ S-059, S-073, S-079 to S-081.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.controller.errors import ScalePreconditionError, ScaleUnderWayError
 from penstock.controller.metadata.epoch_tables import EpochTables
 from penstock.controller.metadata.pending_work import ScaleStream
-from penstock.controller.metadata.records import EpochTransition, ScaleOrder, StreamState, TransactionStatus
+from penstock.controller.metadata.records import (
+    EpochRecord,
+    EpochTransition,
+    ScaleOrder,
+    SegmentRecord,
+    StreamState,
+    TransactionStatus,
+)
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.service import ControllerService
 from penstock.controller.workflows.commit import merge_batch
 from penstock.controller.workflows.scale_stream import ScaleStatus, begin_scale, resume_scale
 from penstock.model.errors import InvalidArgumentError, NoSuchStreamError, StreamSealedError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
+from penstock_simulation.memory_segments import MemorySegments
+from support.in_process_cluster import InProcessCluster
 from support.mark_segments import without_marks
+
+if TYPE_CHECKING:
+    from controller.conftest import Wire
 
 HALVES = [(0.0, 0.5), (0.5, 1.0)]
 
 
-def ids(segments):
+def ids(segments: Sequence[SegmentRecord]) -> list[int]:
     return [segment.id for segment in segments]
 
 
-async def scale(service, to_seal, ranges, stream="stream"):
+async def scale(
+    service: ControllerService, to_seal: list[int], ranges: list[tuple[float, float]], stream: str = "stream"
+) -> list[int]:
     """Scale, and wait until it is complete."""
     begun = await service.scale_stream("scope", stream, to_seal, ranges)
     await service.idle()
@@ -38,26 +57,26 @@ async def scale(service, to_seal, ranges, stream="stream"):
     return ids(begun.created)
 
 
-async def tables_of(service, stream="stream"):
+async def tables_of(service: ControllerService, stream: str = "stream") -> StreamTables:
     return await service._catalog.on_stream("scope", stream, _itself)
 
 
-async def _itself(tables):
+async def _itself(tables: StreamTables) -> StreamTables:
     return tables
 
 
 @pytest.fixture
-async def stream(service):
+async def stream(service: ControllerService) -> ControllerService:
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
     return service
 
 
-async def fill(store, transaction, segment, data):
+async def fill(store: MemorySegments, transaction: TransactionId, segment: int, data: bytes) -> None:
     name = transaction_segment_name(segment_name("scope", "stream", segment), transaction.high, transaction.low)
     await store.append(name, data)
 
 
-async def test_a_split_and_a_merge(stream, cluster):
+async def test_a_split_and_a_merge(stream: ControllerService, cluster: InProcessCluster) -> None:
     """The segments of each epoch, who follows whom, lengths, and the policy that new segments report against."""
     await cluster.store.append("scope/stream/0.#epoch.0", b"twelve bytes")
     left, right = await scale(stream, [0], HALVES)
@@ -81,7 +100,7 @@ async def test_a_split_and_a_merge(stream, cluster):
     assert [(at.segment, at.offset) for at in await stream.head("scope", "stream")] == [(0, 0)]
 
 
-async def test_twelve_segments_over_five_scales(stream):
+async def test_twelve_segments_over_five_scales(stream: ControllerService) -> None:
     """S-021: predecessors and successors of every segment of a lattice."""
     one, two, three = await scale(stream, [0], [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)])
     four, five = await scale(stream, [one, two], [(0.0, 0.125), (0.125, 0.5)])
@@ -113,7 +132,7 @@ async def test_twelve_segments_over_five_scales(stream):
             await stream.segments_between("scope", "stream", start, end)
 
 
-async def test_states_visible_at_each_step_of_a_scale(cluster):
+async def test_states_visible_at_each_step_of_a_scale(cluster: InProcessCluster) -> None:
     """S-023: the active set changes at the last step alone, and a segment has successors before it is sealed."""
     service = await cluster.start()
     await service.create_scope("scope")
@@ -122,23 +141,23 @@ async def test_states_visible_at_each_step_of_a_scale(cluster):
     store = cluster.store
     seal, create = store.seal_segment, store.create_segment
 
-    async def check(step):
+    async def check(step: str) -> None:
         epoch = (await (await tables_of(service)).current_epoch()).epoch
         successors = len(await service.successors("scope", "stream", 0))
         status = await service.scale_status("scope", "stream", 0)
         seen.append((step, epoch, len(await service.current_segments("scope", "stream")), successors, status))
 
-    async def seal_seen(segment):
+    async def seal_seen(segment: str) -> object:
         if "scope/stream" in segment:
             await check("seal")
-        return await seal(segment)
+        return await seal(segment)  # type: ignore[func-returns-value]
 
-    async def create_seen(segment, **options):
+    async def create_seen(segment: str, **options: int) -> object:
         if segment == "scope/stream/1.#epoch.1":
             await check("create")
-        return await create(segment, **options)
+        return await create(segment, **options)  # type: ignore[func-returns-value]
 
-    store.seal_segment, store.create_segment = seal_seen, create_seen
+    store.seal_segment, store.create_segment = seal_seen, create_seen  # type: ignore[assignment, method-assign]
     await scale(service, [0], HALVES)
     await check("end")
     assert seen == [
@@ -150,16 +169,16 @@ async def test_states_visible_at_each_step_of_a_scale(cluster):
     assert await service.scale_status("scope", "stream", 1) is ScaleStatus.IN_PROGRESS
 
 
-async def test_replies_to_clients_during_a_scale(wire):
+async def test_replies_to_clients_during_a_scale(wire: Wire) -> None:
     """S-073: by the epoch of the request, the current one, and the records of a scale that is under way."""
     service, reply = wire.service, pb.ScaleStatusResponse
     await service.create_scope("scope")
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
     transaction = (await service.transactions.create("scope", "stream", 30_000)).id
 
-    async def status(epoch, stream="stream"):
+    async def status(epoch: int, stream: str = "stream") -> Any:
         info = pb.StreamInfo(scope="scope", stream=stream)
-        return (await wire.stub.checkScale(pb.ScaleStatusRequest(streamInfo=info, epoch=epoch))).status
+        return (await wire.stub.checkScale(pb.ScaleStatusRequest(streamInfo=info, epoch=epoch))).status  # type: ignore[misc]
 
     assert await status(0, stream="none") == reply.INVALID_INPUT
     assert await status(1) == reply.INVALID_INPUT
@@ -192,7 +211,9 @@ async def test_replies_to_clients_during_a_scale(wire):
     ]  # fmt: skip
 
 
-async def test_an_announced_scale_without_a_transition_on_record_is_planned_or_is_over(stream, cluster):
+async def test_an_announced_scale_without_a_transition_on_record_is_planned_or_is_over(
+    stream: ControllerService, cluster: InProcessCluster
+) -> None:
     """S-043: by hand or by load. If nothing of it was done, it is done now; if all of it was, nothing is repeated."""
     tables = await tables_of(stream)
     order = ScaleStream(ScaleOrder(0, (0,), tuple(HALVES)))
@@ -210,7 +231,9 @@ async def test_an_announced_scale_without_a_transition_on_record_is_planned_or_i
     assert [subject async for subject in stream._context.claims.pending()] == []
 
 
-async def test_the_same_request_again_gets_the_same_answer_and_another_one_waits_its_turn(cluster):
+async def test_the_same_request_again_gets_the_same_answer_and_another_one_waits_its_turn(
+    cluster: InProcessCluster,
+) -> None:
     """S-039, S-040: while a scale is under way."""
     service = await cluster.start()
     await service.create_scope("scope")
@@ -218,12 +241,12 @@ async def test_the_same_request_again_gets_the_same_answer_and_another_one_waits
     go_on = asyncio.Event()
     create = cluster.store.create_segment
 
-    async def held(segment, **options):
+    async def held(segment: str, **options: int) -> object:
         if segment.startswith("scope/stream/"):
             await go_on.wait()
-        return await create(segment, **options)
+        return await create(segment, **options)  # type: ignore[func-returns-value]
 
-    cluster.store.create_segment = held
+    cluster.store.create_segment = held  # type: ignore[assignment, method-assign]
     first = await service.scale_stream("scope", "stream", [0], HALVES)
     assert await service.scale_stream("scope", "stream", [0], list(reversed(HALVES))) == first
     with pytest.raises(ScaleUnderWayError):
@@ -235,7 +258,7 @@ async def test_the_same_request_again_gets_the_same_answer_and_another_one_waits
         await service.scale_stream("scope", "stream", [0], HALVES)
 
 
-async def test_invalid_scales_change_nothing(stream):
+async def test_invalid_scales_change_nothing(stream: ControllerService) -> None:
     """Bad ranges, unknown segments, too few segments, no such stream, a sealed stream."""
     with pytest.raises(InvalidArgumentError):
         await stream.scale_stream("scope", "stream", [0], [(0.0, 0.5)])
@@ -254,7 +277,9 @@ async def test_invalid_scales_change_nothing(stream):
         await stream.scale_stream("scope", "stream", [0], HALVES)
 
 
-async def test_a_stream_that_has_scaled_is_truncated_sealed_and_deleted(stream, cluster):
+async def test_a_stream_that_has_scaled_is_truncated_sealed_and_deleted(
+    stream: ControllerService, cluster: InProcessCluster
+) -> None:
     """S-050 and the ends: no epoch leaves anything, and segment numbers continue in the next life of the name."""
     left, right = await scale(stream, [0], HALVES)
     await cluster.store.append(segment_name("scope", "stream", left), b"12345678")
@@ -273,7 +298,9 @@ async def test_a_stream_that_has_scaled_is_truncated_sealed_and_deleted(stream, 
     assert again.number == max(segment & 0xFFFFFFFF for segment in many) + 1
 
 
-async def test_a_transaction_that_a_scale_overtook_is_rolled_over(stream, cluster):
+async def test_a_transaction_that_a_scale_overtook_is_rolled_over(
+    stream: ControllerService, cluster: InProcessCluster
+) -> None:
     """S-024, S-028, S-047, S-057: epochs 2 and 3 follow the scale, with references 0 and 1; each event is read once."""
     created = await stream.transactions.create("scope", "stream", 30_000)
     await fill(cluster.store, created.id, 0, b"of the transaction")
@@ -314,7 +341,9 @@ async def test_a_transaction_that_a_scale_overtook_is_rolled_over(stream, cluste
     assert not [name for name in store if name.startswith("scope/")]
 
 
-async def test_a_scale_requested_before_a_roll_is_done_after_it(stream, cluster):
+async def test_a_scale_requested_before_a_roll_is_done_after_it(
+    stream: ControllerService, cluster: InProcessCluster
+) -> None:
     """S-048, S-059: the segments of the same numbers are meant."""
     created = await stream.transactions.create("scope", "stream", 30_000)
     left, _right = await scale(stream, [0], HALVES)
@@ -326,7 +355,7 @@ async def test_a_scale_requested_before_a_roll_is_done_after_it(stream, cluster)
         await stream.transactions.commit("scope", "stream", created.id, writer_id="w", timestamp=1)
         assert await merge_batch(context, tables)
         announced = await context.claims.claim(tables.subject)
-        await resume_scale(context, tables, announced, announced.work.order)
+        await resume_scale(context, tables, announced, announced.work.order)  # type: ignore[arg-type, union-attr]
     await stream.idle()
     current = await stream.current_segments("scope", "stream")
     assert [(s.number, s.creation_epoch, s.key_start) for s in current] == [(3, 4, 0.0), (4, 4, 0.25), (2, 3, 0.5)]
@@ -335,7 +364,9 @@ async def test_a_scale_requested_before_a_roll_is_done_after_it(stream, cluster)
     assert planned.active_epoch == 1
 
 
-async def test_a_stream_is_sealed_with_committed_transactions_of_an_earlier_epoch(stream, cluster):
+async def test_a_stream_is_sealed_with_committed_transactions_of_an_earlier_epoch(
+    stream: ControllerService, cluster: InProcessCluster
+) -> None:
     """A seal ends what was decided, whatever epoch it is of."""
     created = await stream.transactions.create("scope", "stream", 30_000)
     await fill(cluster.store, created.id, 0, b"kept")
@@ -357,7 +388,9 @@ async def test_a_stream_is_sealed_with_committed_transactions_of_an_earlier_epoc
         (Scaling.fixed(2), Scaling.by_event_rate(10, min_segments=2), 2),
     ],
 )
-async def test_an_update_creates_the_number_of_segments_of_its_policy(service, cluster, before, after, count):
+async def test_an_update_creates_the_number_of_segments_of_its_policy(
+    service: ControllerService, cluster: InProcessCluster, before: Scaling, after: Scaling, count: int
+) -> None:
     """S-079, S-080, S-081."""
     await service.create_stream("scope", "stream", StreamConfig(before))
     await service.update_stream("scope", "stream", StreamConfig(after))
@@ -372,7 +405,9 @@ async def test_an_update_creates_the_number_of_segments_of_its_policy(service, c
         assert [one.key_start for one in found] == [n / count for n in range(count)]
 
 
-async def test_a_lost_segment_does_not_stop_a_scale(stream, cluster, caplog):
+async def test_a_lost_segment_does_not_stop_a_scale(
+    stream: ControllerService, cluster: InProcessCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is reported, and its successors take over its keys."""
     del cluster.store.segments["scope/stream/0.#epoch.0"]
     await scale(stream, [0], HALVES)
@@ -380,7 +415,7 @@ async def test_a_lost_segment_does_not_stop_a_scale(stream, cluster, caplog):
     assert len(await stream.current_segments("scope", "stream")) == 2
 
 
-async def test_history_continues_in_the_next_chunk(stream, monkeypatch):
+async def test_history_continues_in_the_next_chunk(stream: ControllerService, monkeypatch: pytest.MonkeyPatch) -> None:
     """S-027, S-031: epochs over several chunks are read as they were written."""
     from penstock.controller.metadata import epoch_tables, layout
 
@@ -393,21 +428,27 @@ async def test_history_continues_in_the_next_chunk(stream, monkeypatch):
     every = [await tables.epoch(number) for number in range(9)]
     for first, last in ((0, 8), (2, 3), (3, 3), (5, 8), (8, 8)):
         found = await tables.epochs(first, last)
-        assert [(e.epoch, e.segments, e.created_ms) for e in found] == [
-            (e.epoch, e.segments, e.created_ms) for e in every[first : last + 1]
-        ]
+        assert (
+            [(e.epoch, e.segments, e.created_ms) for e in found]
+            == [
+                (e.epoch, e.segments, e.created_ms)  # type: ignore[union-attr]
+                for e in every[first : last + 1]
+            ]
+        )
 
 
-async def test_an_epoch_written_between_two_reads_is_read_again(service, monkeypatch):
+async def test_an_epoch_written_between_two_reads_is_read_again(
+    service: ControllerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its record was not there yet, its entry in the history is: that is a conflict, and the scale continues."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
     add_epochs, epoch, given, written = EpochTables.add_epochs, EpochTables.epoch, [], []
 
-    async def note(self, *arguments):
+    async def note(self: EpochTables, *arguments: Any) -> int:
         given[:] = arguments
         return await add_epochs(self, *arguments)
 
-    async def write_behind(self, number):
+    async def write_behind(self: EpochTables, number: int) -> EpochRecord | None:
         found = await epoch(self, number)
         if given and not written:
             written.append(number)

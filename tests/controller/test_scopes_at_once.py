@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import MetadataConflictError, NoSuchScopeError, OutcomeUnknownError, ScopeExistsError
 from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.segments import TableUpdate
+from penstock_simulation.memory_segments import MemorySegments
 from support.failing_segments import WRITES, OneByOne
 from support.in_process_cluster import InProcessCluster
 
@@ -22,19 +26,19 @@ CONFIG = StreamConfig(Scaling.fixed(1))
 class Interrupted(OneByOne):
     """Passes calls on to a store; before (or, with `is_behind`, after) call number `at` it runs `meanwhile`."""
 
-    def __init__(self, store) -> None:
+    def __init__(self, store: MemorySegments) -> None:
         self.store = store
         self.at = self.count = 0
         self.is_behind = False
         self.loses_reply = False
 
-    def arm(self, at, meanwhile) -> None:
+    def arm(self, at: int, meanwhile: Callable[[], Awaitable[Any]]) -> None:
         self.at, self.count, self.meanwhile = at, 0, meanwhile
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         call = getattr(self.store, name)
 
-        async def forward(*arguments, **options):
+        async def forward(*arguments: str | list[bytes | TableUpdate], **options: int | bytes) -> Any:
             self.count += 1
             if self.count != self.at:
                 return await call(*arguments, **options)
@@ -47,7 +51,7 @@ class Interrupted(OneByOne):
         return forward
 
 
-async def create(service):
+async def create(service: ControllerService) -> str:
     try:
         await service.create_scope("raced")
     except ScopeExistsError:
@@ -57,7 +61,7 @@ async def create(service):
     return "created"
 
 
-async def delete(service):
+async def delete(service: ControllerService) -> str:
     """Of two deletions at the same moment both may report that they have deleted it."""
     try:
         await service.delete_scope("raced")
@@ -66,7 +70,7 @@ async def delete(service):
     return "gone"
 
 
-def outcomes(is_there, calls):
+def outcomes(is_there: bool, calls: list[Callable[..., Awaitable[str]]]) -> tuple[list[str], bool]:
     """Return what calls in this order answer, and whether the scope is there afterwards."""
     answers = []
     for call in calls:
@@ -79,7 +83,7 @@ def outcomes(is_there, calls):
     return answers, is_there
 
 
-async def check_consistent(cluster, service, is_there) -> None:
+async def check_consistent(cluster: InProcessCluster, service: ControllerService, is_there: bool) -> None:
     """A scope is complete and takes streams, or nothing of it is left."""
     assert await service.scope_exists("raced") is is_there
     tables = [name for name in cluster.store.tables if "/raced/" in name]
@@ -96,21 +100,24 @@ async def check_consistent(cluster, service, is_there) -> None:
 @pytest.mark.parametrize("second", [(create,), (delete,), (create, delete), (delete, create)])
 @pytest.mark.parametrize("first", [create, delete])
 async def test_creations_and_deletions_of_a_scope_at_two_controllers_are_as_one_after_the_other(
-    fresh: Callable[[], InProcessCluster], is_there: bool, first, second
+    fresh: Callable[[], InProcessCluster],
+    is_there: bool,
+    first: Callable[..., Awaitable[str]],
+    second: tuple[Callable[..., Awaitable[str]], ...],
 ) -> None:
     """Between any two requests of one controller the other one makes all of its own."""
     for at in range(1, 40):
         cluster = fresh()
         interrupted = Interrupted(cluster.store)
-        service = cluster.build(SETTINGS, segments=interrupted)
+        service = cluster.build(SETTINGS, segments=interrupted)  # type: ignore[arg-type]
         await service.start()
         other = await cluster.start(SETTINGS)
         await service.idle()
         if is_there:
             await service.create_scope("raced")
-        answers = []
+        answers: list[Any] = []
 
-        async def meanwhile(other=other, answers=answers) -> None:
+        async def meanwhile(other: ControllerService = other, answers: list[Any] = answers) -> None:
             for call in second:
                 answers.append(await call(other))
 
@@ -136,7 +143,7 @@ async def test_a_creation_with_lost_replies_is_completed_by_the_next_one(fresh: 
     for at in range(1, 40):
         cluster = fresh()
         interrupted = Interrupted(cluster.store)
-        service = cluster.build(SETTINGS, segments=interrupted)
+        service = cluster.build(SETTINGS, segments=interrupted)  # type: ignore[arg-type]
         await service.start()
         interrupted.loses_reply = True
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,12 +18,15 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchSegmentError,
     OutcomeUnknownError,
+    PenstockError,
     SegmentTruncatedError,
 )
 from penstock.model.names import segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.model.routing import container_of
+from penstock.model.segments import SegmentInfo
 from penstock_simulation.memory_segments import MemorySegments
+from support.in_process_cluster import InProcessCluster
 
 CONTAINERS = 4
 SETTINGS = ControllerSettings(
@@ -33,15 +38,15 @@ NAMES = [segment_name("s", "t", number) for number in range(1000)]
 class Batches(MemorySegments):
     """Notes bulk requests; `fault(segment)` may give an error for a segment, before or after the effect."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.batches = []
-        self.under_way = Counter()
-        self.most = Counter()
-        self.hung = set()
+        self.batches: list[tuple[str, int, int]] = []
+        self.under_way: Counter[int] = Counter()
+        self.most: Counter[int] = Counter()
+        self.hung: set[Any] = set()
         self.fault = lambda segment: None
 
-    async def _bulk(self, kind, names, call):
+    async def _bulk(self, kind: str, names: list[str], call: Callable[[], Any]) -> list[Any]:
         assert len({container_of(name, CONTAINERS) for name in names}) == 1
         container = container_of(names[0], CONTAINERS)
         self.batches.append((kind, container, len(names)))
@@ -56,19 +61,19 @@ class Batches(MemorySegments):
         finally:
             self.under_way[container] -= 1
 
-    async def segment_infos(self, segments):
-        return await self._bulk("ask", segments, lambda: super(Batches, self).segment_infos(segments))
+    async def segment_infos(self, segments: Sequence[str]) -> Sequence[SegmentInfo | PenstockError]:
+        return await self._bulk("ask", segments, lambda: super(Batches, self).segment_infos(segments))  # type: ignore[arg-type]
 
-    async def delete_segments(self, segments):
-        return await self._bulk("delete", segments, lambda: super(Batches, self).delete_segments(segments))
+    async def delete_segments(self, segments: Sequence[str]) -> Sequence[PenstockError | None]:
+        return await self._bulk("delete", segments, lambda: super(Batches, self).delete_segments(segments))  # type: ignore[arg-type]
 
-    async def truncate_segments(self, offsets):
+    async def truncate_segments(self, offsets: Sequence[tuple[str, int]]) -> Sequence[PenstockError | None]:
         names = [name for name, _ in offsets]
         return await self._bulk("truncate", names, lambda: super(Batches, self).truncate_segments(offsets))
 
 
 @pytest.fixture
-async def store():
+async def store() -> Batches:
     made = Batches()
     for name in NAMES:
         await made.create_segment(name)
@@ -77,11 +82,11 @@ async def store():
 
 
 @pytest.fixture
-def requests(store):
+def requests(store: Batches) -> SegmentRequests:
     return SegmentRequests(store, SETTINGS, CONTAINERS)
 
 
-async def test_many_segments_are_requested_in_bounded_batches(store, requests):
+async def test_many_segments_are_requested_in_bounded_batches(store: Batches, requests: SegmentRequests) -> None:
     """One container each, and no more at a time than the settings allow, over all callers."""
     offsets = dict.fromkeys(NAMES, 5)
     await asyncio.gather(*(requests.truncate_all(offsets) for _ in range(5)), requests.infos(NAMES))
@@ -96,27 +101,27 @@ async def test_many_segments_are_requested_in_bounded_batches(store, requests):
     assert store.segments == {}
 
 
-async def test_only_failed_requests_are_repeated(store, requests):
+async def test_only_failed_requests_are_repeated(store: Batches, requests: SegmentRequests) -> None:
     """Lost replies and containers that are away for a moment: the others are not asked twice."""
     rng = random.Random(3)
     left = {name: rng.choice((OutcomeUnknownError("lost"), ContainerOfflineError(1))) for name in rng.sample(NAMES, 30)}
-    store.fault = lambda segment: left.pop(segment, None)
+    store.fault = lambda segment: left.pop(segment, None)  # type: ignore[assignment]
     await requests.delete_all(NAMES)
     assert sum(length for _, _, length in store.batches) == 1030
     assert store.segments == {}
 
 
-async def test_attempts_have_an_end(store, requests):
+async def test_attempts_have_an_end(store: Batches, requests: SegmentRequests) -> None:
     """A segment stays unreachable: the error of the last attempt is raised, the other segments are done."""
     bad = NAMES[17]
-    store.fault = lambda segment: ContainerOfflineError(3) if segment == bad else None
+    store.fault = lambda segment: ContainerOfflineError(3) if segment == bad else None  # type: ignore[assignment]
     with pytest.raises(ContainerOfflineError):
         await requests.truncate_all(dict.fromkeys(NAMES, 5))
     asked = [length for _, container, length in store.batches if container == container_of(bad, CONTAINERS)]
     assert asked.count(1) == SETTINGS.attempts_max - 1
 
 
-async def test_permanent_errors_are_reported_at_once(store, requests):
+async def test_permanent_errors_are_reported_at_once(store: Batches, requests: SegmentRequests) -> None:
     """An offset behind the end, a segment that is missing where it is needed: no second attempt."""
     with pytest.raises(SegmentTruncatedError):
         await requests.truncate_all({NAMES[0]: 11})
@@ -127,7 +132,9 @@ async def test_permanent_errors_are_reported_at_once(store, requests):
     assert len(store.batches) <= 6
 
 
-async def test_a_container_that_does_not_answer_holds_up_its_own_segments_alone(store, requests):
+async def test_a_container_that_does_not_answer_holds_up_its_own_segments_alone(
+    store: Batches, requests: SegmentRequests
+) -> None:
     """Its slots stay occupied; requests about segments of the others continue."""
     hung = container_of(NAMES[0], CONTAINERS)
     store.hung.add(hung)
@@ -145,13 +152,13 @@ async def test_a_container_that_does_not_answer_holds_up_its_own_segments_alone(
     assert store.segments == {}
 
 
-async def test_a_wide_stream_is_truncated_and_deleted_with_few_requests(cluster):
+async def test_a_wide_stream_is_truncated_and_deleted_with_few_requests(cluster: InProcessCluster) -> None:
     """1000 segments: as many requests as there are batches, not as many as there are segments."""
     store = Batches()
     cluster.store = store
     settings = replace(ControllerSettings(), segment_batch_max=100)
 
-    def count_of(kind):
+    def count_of(kind: str) -> int:
         return sum(kind == each for each, _, _ in store.batches)
 
     service = cluster.build(settings)
@@ -164,7 +171,7 @@ async def test_a_wide_stream_is_truncated_and_deleted_with_few_requests(cluster)
     await service.truncate_stream("scope", "stream", dict.fromkeys(range(1000), 4))
     for kind in ("ask", "truncate"):
         assert 1000 // 100 <= count_of(kind) <= 1000 // 100 + CONTAINERS
-    assert {info.start_offset for info in await store.segment_infos(_of_container_0())} == {4}
+    assert {info.start_offset for info in await store.segment_infos(_of_container_0())} == {4}  # type: ignore[union-attr]
     with pytest.raises(InvalidArgumentError, match="has no offset 11"):
         await service.truncate_stream("scope", "stream", {**dict.fromkeys(range(1000), 4), 999: 11})
     await service.seal_stream("scope", "stream")
@@ -174,6 +181,6 @@ async def test_a_wide_stream_is_truncated_and_deleted_with_few_requests(cluster)
     assert not [name for name in store.segments if name.startswith("scope/stream/")]
 
 
-def _of_container_0():
+def _of_container_0() -> list[str]:
     names = [segment_name("scope", "stream", number) for number in range(1000)]
     return [name for name in names if container_of(name, CONTAINERS) == 0]

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from penstock.controller.metadata.records import StreamState, TransactionStatus
+from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.service import ControllerService
 from penstock.model.errors import ContainerOfflineError, ControllerUnavailableError
 from penstock.model.names import segment_name, transaction_segment_name
@@ -32,7 +34,7 @@ async def pair(
     held.release()
 
 
-async def begin(cluster, service, stream, data):
+async def begin(cluster: InProcessCluster, service: ControllerService, stream: str, data: bytes) -> TransactionId:
     """Begin a transaction with `data` in the first segment of a stream."""
     transaction = (await service.transactions.create("scope", stream, 30_000)).id
     name = transaction_segment_name(segment_name("scope", stream, 0), transaction.high, transaction.low)
@@ -86,7 +88,7 @@ async def test_work_that_ended_out_of_order_is_not_repeated(
     sealed = []
     seal = cluster.store.seal_segment
 
-    async def seal_segment(segment) -> None:
+    async def seal_segment(segment: str) -> None:
         sealed.append(segment)
         await seal(segment)
 
@@ -109,8 +111,9 @@ async def test_work_that_ended_out_of_order_is_not_repeated(
         assert (await (await tables_of(second, stream)).state()).record.state is StreamState.SEALED
 
 
-async def tagged(service, tag):
+async def tagged(service: ControllerService, tag: str) -> list[str]:
     """Return the streams that carry a tag, from all pages."""
+    found: list[str]
     found, page = [], await service.list_streams_by_tag("scope", tag, "")
     while page.names:
         found += page.names
@@ -128,7 +131,7 @@ async def test_requests_that_fail_again_and_again_leave_the_order_of_each_stream
         await service.create_stream("scope", stream, StreamConfig(Scaling.by_event_rate(1)))
     rng, failures = random.Random(5), []
 
-    def rule(name, arguments):
+    def rule(name: str, arguments: tuple[Any, ...]) -> ContainerOfflineError | None:
         if name in ("merge_segments", "update_policy") and rng.random() < 0.6:
             failures.append(name)
             return ContainerOfflineError(0)
@@ -136,7 +139,7 @@ async def test_requests_that_fail_again_and_again_leave_the_order_of_each_stream
 
     segments.rule = rule
 
-    async def use(stream) -> None:
+    async def use(stream: str) -> None:
         for number in range(8):
             transaction = await begin(cluster, service, stream, f"{number}.".encode())
             await service.transactions.commit("scope", stream, transaction, writer_id="w", timestamp=number)

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import grpc
 import pytest
 
 from penstock.controller.metadata.records import StreamState
+from penstock.controller.service import ControllerService
 from penstock.controller.watermarks.mark_streams import mark_stream_of
 from penstock.model.errors import NoSuchStreamError
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import additions_pb2
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
+from support.in_process_cluster import InProcessCluster
+
+if TYPE_CHECKING:
+    from controller.conftest import Wire
 
 CONFIG = StreamConfig(Scaling.fixed(1))
 HALVES = [(0.0, 0.5), (0.5, 1.0)]
 
 
-async def recreate(service):
+async def recreate(service: ControllerService) -> None:
     await service.seal_stream("scope", "stream")
     await service.delete_stream("scope", "stream")
     await service.create_stream("scope", "stream", CONFIG)
 
 
 @pytest.fixture
-async def service(cluster):
+async def service(cluster: InProcessCluster) -> ControllerService:
     service = await cluster.start()
     await service.create_scope("scope")
     await service.create_stream("scope", "stream", CONFIG)
     return service
 
 
-async def test_a_stream_that_is_created_again_has_another_identity(cluster, service):
+async def test_a_stream_that_is_created_again_has_another_identity(
+    cluster: InProcessCluster, service: ControllerService
+) -> None:
     """Also when the clock has been set back between the two, to the very time of the first creation."""
     found = [await service.queries.identity("scope", "stream")]
     for _ in range(3):
@@ -44,20 +53,22 @@ async def test_a_stream_that_is_created_again_has_another_identity(cluster, serv
     assert all(found)
 
 
-async def test_changes_and_restarts_keep_the_identity(cluster, service):
+async def test_changes_and_restarts_keep_the_identity(cluster: InProcessCluster, service: ControllerService) -> None:
     before = await service.queries.identity("scope", "stream")
     await service.update_stream("scope", "stream", StreamConfig(Scaling.fixed(1), tags=("retail",)))
     await service.scale_stream("scope", "stream", [0], HALVES)
     await service.idle()
     cut = {segment.id: 0 for segment in await service.current_segments("scope", "stream")}
-    await service.truncate_stream("scope", "stream", cut)
+    await service.truncate_stream("scope", "stream", cut)  # type: ignore[arg-type]
     await service.seal_stream("scope", "stream")
     assert await service.queries.identity("scope", "stream") == before
     await service.stop()
     assert await (await cluster.start()).queries.identity("scope", "stream") == before
 
 
-async def test_a_controller_that_remembers_the_deleted_stream_returns_the_new_identity(cluster, service):
+async def test_a_controller_that_remembers_the_deleted_stream_returns_the_new_identity(
+    cluster: InProcessCluster, service: ControllerService
+) -> None:
     other = await cluster.start()
     before = await other.queries.identity("scope", "stream")
     await recreate(service)
@@ -65,12 +76,12 @@ async def test_a_controller_that_remembers_the_deleted_stream_returns_the_new_id
     assert found == await service.queries.identity("scope", "stream") != before
 
 
-async def test_a_mark_stream_has_the_identity_of_its_stream(service):
-    found = await service.queries.identity("scope", mark_stream_of("stream"))
+async def test_a_mark_stream_has_the_identity_of_its_stream(service: ControllerService) -> None:
+    found = await service.queries.identity("scope", mark_stream_of("stream"))  # type: ignore[arg-type]
     assert found == await service.queries.identity("scope", "stream")
 
 
-async def test_half_a_stream_has_no_identity(service):
+async def test_half_a_stream_has_no_identity(service: ControllerService) -> None:
     tables = service._catalog.tables_of("scope", "half", await service._catalog.add_stream("scope", "half", "an-id"))
     with pytest.raises(NoSuchStreamError):
         await service.queries.identity("scope", "half")
@@ -82,7 +93,7 @@ async def test_half_a_stream_has_no_identity(service):
     assert await service.queries.identity("scope", "half") == "an-id"
 
 
-async def test_the_call_on_the_wire(wire):
+async def test_the_call_on_the_wire(wire: Wire) -> None:
     ours, info = PenstockControllerServiceStub(wire.channel), pb.StreamInfo(scope="scope", stream="stream")
     await wire.service.create_scope("scope")
     await wire.service.create_stream("scope", "stream", CONFIG)

@@ -35,7 +35,9 @@ async def tables() -> StreamTables:
 
 @pytest.mark.parametrize("before", StreamState)
 @pytest.mark.parametrize("after", StreamState)
-async def test_only_permitted_state_transitions_are_made(tables: StreamTables, before, after) -> None:
+async def test_only_permitted_state_transitions_are_made(
+    tables: StreamTables, before: StreamState, after: StreamState
+) -> None:
     """S-256: each of all pairs; a refused one leaves the state and its version alone, any state is written again."""
     assert {state.value for state in StreamState} == set(LEGAL)
     version = await tables.records.put(tables.metadata, layout.STATE, StateRecord(before))

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from penstock.controller.metadata.pending_work import PendingWork
 from penstock.controller.metadata.records import TransactionStatus
-from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.stream_tables import CommitView, StreamTables
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.metadata.work_claims import WorkClaim
+from penstock.controller.service import ControllerService
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from support.controller_faults import BlockedSegments, ScriptedSegments
+from support.in_process_cluster import InProcessCluster
 
 #: Requests that one small transaction may take from its beginning to its end, without the rows that go later.
 BUDGET = 12
 
 
 @pytest.fixture
-def segments(cluster):
+def segments(cluster: InProcessCluster) -> ScriptedSegments:
     return ScriptedSegments(cluster.store)
 
 
 @pytest.fixture
-async def started(cluster, segments):
+async def started(cluster: InProcessCluster, segments: ScriptedSegments) -> ControllerService:
     """A controller whose requests are counted, with a stream of one segment that has had a transaction."""
     service = cluster.build(segments=segments)
     await service.start()
@@ -34,7 +40,7 @@ async def started(cluster, segments):
     return service
 
 
-async def play(cluster, service, data):
+async def play(cluster: InProcessCluster, service: ControllerService, data: bytes) -> TransactionId:
     """Begin a transaction, write to it as a client does, and commit it."""
     made = await service.transactions.create("scope", "stream", 10_000)
     name = transaction_segment_name(segment_name("scope", "stream", 0), made.id.high, made.id.low)
@@ -44,11 +50,11 @@ async def play(cluster, service, data):
     return made.id
 
 
-def note_calls(segments):
+def note_calls(segments: ScriptedSegments) -> Counter[Any]:
     """Count requests from now on, by call and by table or segment."""
-    calls = Counter()
+    calls: Counter[Any] = Counter()
 
-    def note(name, arguments):
+    def note(name: str, arguments: tuple[Any, ...]) -> None:
         kind = str(arguments[0]).partition("/_tables/")[2].partition(".#")[0] or "data"
         calls[f"{name} {kind}"] += 1
 
@@ -56,7 +62,7 @@ def note_calls(segments):
     return calls
 
 
-async def until_visible(cluster, length):
+async def until_visible(cluster: InProcessCluster, length: int) -> None:
     for _ in range(10_000):
         if len(cluster.store.segments[segment_name("scope", "stream", 0)].data) == length:
             return
@@ -64,7 +70,9 @@ async def until_visible(cluster, length):
     raise AssertionError("it was not merged")
 
 
-async def test_a_transaction_stays_within_its_budget_of_requests(cluster, segments, started):
+async def test_a_transaction_stays_within_its_budget_of_requests(
+    cluster: InProcessCluster, segments: ScriptedSegments, started: ControllerService
+) -> None:
     """20 transactions, one after the other has been merged: what all of them take.
 
     How many rows that go later go together is up to the clock: one request for each table and transaction at most.
@@ -90,7 +98,9 @@ async def test_a_transaction_stays_within_its_budget_of_requests(cluster, segmen
 
 
 @pytest.mark.parametrize("count", [10, 100])
-async def test_transactions_decided_at_once_share_requests(cluster, segments, started, count):
+async def test_transactions_decided_at_once_share_requests(
+    cluster: InProcessCluster, segments: ScriptedSegments, started: ControllerService, count: int
+) -> None:
     """Many commits at once take few requests each: positions, decisions and merges are those of all together."""
     ids = [(await started.transactions.create("scope", "stream", 10_000)).id for _ in range(count)]
     before = segments.calls
@@ -103,7 +113,9 @@ async def test_transactions_decided_at_once_share_requests(cluster, segments, st
     assert used <= 40 + count * 2, used
 
 
-async def test_a_commit_costs_the_same_whatever_the_transactions_size(cluster, segments, started):
+async def test_a_commit_costs_the_same_whatever_the_transactions_size(
+    cluster: InProcessCluster, segments: ScriptedSegments, started: ControllerService
+) -> None:
     """Ten bytes or ten million, merged with the same requests."""
     costs = []
     for size in (10, 10_000_000):
@@ -114,7 +126,7 @@ async def test_a_commit_costs_the_same_whatever_the_transactions_size(cluster, s
     assert costs[0] == costs[1]
 
 
-async def test_decisions_made_during_a_merge_use_the_same_claim(cluster):
+async def test_decisions_made_during_a_merge_use_the_same_claim(cluster: InProcessCluster) -> None:
     """Batch after batch, up to a bound: work is announced and withdrawn once for all of them, and nothing is read."""
     segments = BlockedSegments(cluster.store, lambda name: "#transaction" not in name, call_name="merge_segments")
     service = cluster.build(segments=segments)
@@ -126,15 +138,15 @@ async def test_decisions_made_during_a_merge_use_the_same_claim(cluster):
     views = {"begun": 0, "read": 0}
     announce, read = service._context.claims.announce, StreamTables.commit_view
 
-    async def counted(*arguments, **options):
+    async def counted(*arguments: PendingWork, **options: Any) -> WorkClaim:
         views["begun"] += 1
         return await announce(*arguments, **options)
 
-    async def counted_read(tables):
+    async def counted_read(tables: Any) -> CommitView:
         views["read"] += 1
         return await read(tables)
 
-    service._context.claims.announce = counted
+    service._context.claims.announce = counted  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StreamTables, "commit_view", counted_read)
         segments.is_blocked = True

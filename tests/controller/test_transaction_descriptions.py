@@ -37,15 +37,15 @@ async def started(cluster: InProcessCluster) -> ControllerService:
     return service
 
 
-async def begin(service, lease_ms=10_000):
+async def begin(service: ControllerService, lease_ms: int = 10_000) -> TransactionId:
     return (await service.transactions.create("scope", "stream", lease_ms)).id
 
 
-async def described(service, transaction):
+async def described(service: ControllerService, transaction: TransactionId) -> TransactionDescription:
     return await service.transactions.descriptions.one("scope", "stream", transaction)
 
 
-async def listed(service):
+async def listed(service: ControllerService) -> tuple[list[TransactionDescription], list[int]]:
     """Return all open transactions, and the lengths of the pages."""
     found, lengths, token = [], [], ""
     while True:

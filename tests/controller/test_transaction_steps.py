@@ -54,11 +54,11 @@ def only_decides(started: ControllerService, monkeypatch: pytest.MonkeyPatch) ->
     return monkeypatch
 
 
-def piece(transaction, segment):
+def piece(transaction: TransactionId, segment: int) -> str:
     return transaction_segment_name(segment_name("scope", "stream", segment), transaction.high, transaction.low)
 
 
-async def begin(cluster, service, data=b"data"):
+async def begin(cluster: InProcessCluster, service: ControllerService, data: bytes = b"data") -> TransactionId:
     """Begin a transaction with `data` in both segments."""
     transaction = (await service.transactions.create("scope", "stream", 10_000)).id
     for segment in (0, 1):
@@ -66,23 +66,23 @@ async def begin(cluster, service, data=b"data"):
     return transaction
 
 
-async def commit(service, transaction):
+async def commit(service: ControllerService, transaction: TransactionId) -> TransactionStatus:
     return await service.transactions.commit("scope", "stream", transaction, writer_id="w", timestamp=0)
 
 
-async def abort(service, transaction):
+async def abort(service: ControllerService, transaction: TransactionId) -> TransactionStatus:
     return await service.transactions.abort("scope", "stream", transaction)
 
 
-async def ping(service, transaction, lease_ms=10_000):
+async def ping(service: ControllerService, transaction: TransactionId, lease_ms: int = 10_000) -> PingResult:
     return await service.transactions.ping("scope", "stream", transaction, lease_ms)
 
 
-async def status(service, transaction):
+async def status(service: ControllerService, transaction: TransactionId) -> TransactionStatus:
     return await service.transactions.status("scope", "stream", transaction)
 
 
-def data_of(cluster):
+def data_of(cluster: InProcessCluster) -> list[bytes]:
     """Return what is in the segments of the stream."""
     return [bytes(cluster.store.segments[segment_name("scope", "stream", segment)].data) for segment in (0, 1)]
 
@@ -94,7 +94,7 @@ async def transaction_of(tables: StreamTables, transaction: TransactionId) -> Ve
     return found
 
 
-def is_gone(cluster, transaction):
+def is_gone(cluster: InProcessCluster, transaction: TransactionId) -> bool:
     return not any(piece(transaction, segment) in cluster.store.segments for segment in (0, 1))
 
 
@@ -258,7 +258,7 @@ async def test_a_listing_of_open_transactions_continues_when_one_of_them_ends(
     monkeypatch.setattr(record_store, "_PAGE_ROWS", 2)
     tables = await tables_of(started)
     made = [await begin(cluster, started) for _ in range(5)]
-    found = []
+    found: list[TransactionId] = []
     async for transaction, _ in tables.transactions():
         if not found:
             await tables.remove_transactions(0, [made[3]])
@@ -278,7 +278,7 @@ async def test_the_index_names_the_owner_of_each_transaction() -> None:
     for transaction, host in zip(ids, "aab", strict=True):
         await index.add_transaction("s", "t", transaction, TransactionIndexEntry(host, 7))
 
-    async def of(host):
+    async def of(host: str) -> list[tuple[str, str, TransactionId]]:
         pages = [page async for page in index.pages()]
         return [(scope, stream, id) for page in pages for scope, stream, id, entry in page if entry.host == host]
 

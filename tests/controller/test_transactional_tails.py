@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -12,13 +13,17 @@ from penstock.controller.errors import HalfCreatedStreamError, WorkElsewhereErro
 from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.table import ADDITIONS
 from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import ControllerUnavailableError, NoSuchSegmentError, NoSuchStreamError
+from penstock.model.errors import ControllerUnavailableError, NoSuchSegmentError, NoSuchStreamError, PenstockError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.segments import SegmentInfo
 from penstock.rpc import additions_pb2
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
+from penstock_simulation.memory_segments import MemorySegments
 from support.controller_faults import BlockedSegments
 from support.failing_segments import OneByOne
 from support.in_process_cluster import InProcessCluster
@@ -33,7 +38,7 @@ SETTINGS = ControllerSettings(
 PIECE = b"ten bytes."
 
 
-async def begin(cluster, service, stream="stream"):
+async def begin(cluster: InProcessCluster, service: ControllerService, stream: str = "stream") -> TransactionId:
     """Begin a transaction with one piece in each of two segments."""
     made = (await service.transactions.create("scope", stream, 10_000)).id
     for number in (0, 1):
@@ -42,11 +47,13 @@ async def begin(cluster, service, stream="stream"):
     return made
 
 
-async def commit(service, made, stream="stream"):
+async def commit(service: ControllerService, made: TransactionId, stream: str = "stream") -> TransactionStatus:
     return await service.transactions.commit("scope", stream, made, writer_id="w", timestamp=-1)
 
 
-async def start(cluster, segments=None, settings=SETTINGS):
+async def start(
+    cluster: InProcessCluster, segments: OneByOne | None = None, settings: ControllerSettings = SETTINGS
+) -> ControllerService:
     service = cluster.build(settings, segments=segments)
     await service.start()
     await service.create_scope("scope")
@@ -54,11 +61,11 @@ async def start(cluster, segments=None, settings=SETTINGS):
     return service
 
 
-def lengths(cluster):
+def lengths(cluster: InProcessCluster) -> list[int]:
     return [len(cluster.store.segments[segment_name("scope", "stream", number)].data) for number in (0, 1)]
 
 
-async def until_half(cluster) -> None:
+async def until_half(cluster: InProcessCluster) -> None:
     for _ in range(10_000):
         if lengths(cluster) == [10, 0]:
             return
@@ -100,15 +107,15 @@ async def test_a_tail_at_one_controller_waits_for_a_commit_of_another(cluster: I
 class Between(OneByOne):
     """Lets something happen between the check of the first of several segments and that at the others."""
 
-    def __init__(self, store) -> None:
+    def __init__(self, store: MemorySegments) -> None:
         self.store = store
         self.meanwhile = None
         self.read_count = 0
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         return getattr(self.store, name)
 
-    async def segment_infos(self, segments):
+    async def segment_infos(self, segments: Sequence[str]) -> list[SegmentInfo | PenstockError]:
         self.read_count += 1
         first = await self.store.segment_infos(segments[:1])
         if self.meanwhile is not None:
@@ -146,7 +153,7 @@ async def test_a_tail_has_its_turn_among_commits_without_end(cluster: InProcessC
     services = [await start(cluster), await cluster.start(SETTINGS)]
     is_over = False
 
-    async def committer(service) -> None:
+    async def committer(service: ControllerService) -> None:
         while not is_over:
             await commit(service, await begin(cluster, service))
 
@@ -265,7 +272,7 @@ async def test_no_moment_free_is_no_final_answer_on_the_wire() -> None:
     """FAILED_PRECONDITION would be final; the client must retry."""
 
     class Contended:
-        async def of(self, scope, stream) -> None:
+        async def of(self, scope: str, stream: str) -> None:
             raise WorkElsewhereError("transactions are being merged")
 
     service = Contended()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +29,7 @@ S3, S4 = (segment.id for segment in HALVES.segments)
 RECORDS = {segment.id: segment for epoch in (THIRDS, HALVES) for segment in epoch.segments}
 
 
-def watermark(marks, previous, newest):
+def watermark(marks: Any, previous: Any, newest: Any) -> Any:
     return make_watermark(marks, previous, RECORDS, newest)
 
 
@@ -94,7 +95,7 @@ def test_positions_that_fit_no_epoch_are_refused() -> None:
 
 
 @st.composite
-def histories(draw):
+def histories(draw: Any) -> Any:
     """Epochs of a stream that is split and merged at random."""
     epochs = [EpochRecord(0, 0, tiling(draw(st.integers(1, 4)), 0, 0), 0)]
     number = len(epochs[0].segments)
@@ -113,7 +114,7 @@ def histories(draw):
     return epochs
 
 
-def frontier(segments, key):
+def frontier(segments: Any, key: Any) -> Any:
     """Return the newest of the segments that have a key, as (segment, offset), if there is one."""
     found = [(segment, offset) for segment, (start, end, offset) in segments.items() if start <= key < end]
     return max(found, default=None)
@@ -121,13 +122,13 @@ def frontier(segments, key):
 
 @settings(deadline=None, max_examples=60)
 @given(histories(), st.data())
-def test_a_watermark_cut_is_at_or_after_all_positions_and_covers_the_keys(epochs, data) -> None:
+def test_a_watermark_cut_is_at_or_after_all_positions_and_covers_the_keys(epochs: Any, data: Any) -> None:
     """S-236: for every key. No reader need be able to come to it: a writer that has not heard of the end of a segment
     notes it beside segments after it, and readers have the one before they can have the other.
     """
     records = {segment.id: segment for epoch in epochs for segment in epoch.segments}
 
-    def draw_marks():
+    def draw_marks() -> Any:
         return [
             WriterMark(data.draw(st.integers(0, 9)), data.draw(
                 st.dictionaries(st.sampled_from(sorted(records)), st.integers(0, 99), min_size=1)
@@ -162,7 +163,7 @@ def test_a_watermark_cut_is_at_or_after_all_positions_and_covers_the_keys(epochs
 
 @settings(deadline=None, max_examples=60)
 @given(histories(), st.data())
-def test_a_position_in_all_segments_of_an_epoch_is_the_cut(epochs, data) -> None:
+def test_a_position_in_all_segments_of_an_epoch_is_the_cut(epochs: Any, data: Any) -> None:
     """Nothing is made later than it has to be."""
     epoch = data.draw(st.sampled_from(epochs))
     position = {segment.id: data.draw(st.integers(0, 99)) for segment in epoch.segments}

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.listed_streams import ListedStream
+from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.controller.stream_scanner import StreamScanner
 from penstock.controller.watermarks.mark_log import MarkLog
@@ -17,10 +21,11 @@ from penstock.model.errors import NoSuchSegmentError, OutcomeUnknownError, Stora
 from penstock.model.events import frame_event, split_events
 from penstock.model.names import segment_id
 from penstock.model.policies import Scaling, StreamConfig
-from penstock.model.segments import MARK_ATTRIBUTE, NO_VALUE
+from penstock.model.segments import MARK_ATTRIBUTE, NO_VALUE, TablePage
 from penstock.model.watermarks import Watermark
 from support.crash_script import AllBuckets
 from support.failing_requests import Failing
+from support.in_process_cluster import InProcessCluster
 
 QUIET = ControllerSettings(
     retry_delay_ms_first=0, retry_delay_ms_max=0, attempts_max=2, watermarks=WatermarkSettings(interval_s=1e9)
@@ -30,12 +35,12 @@ PATIENT_MS = 3_600_000
 
 
 @pytest.fixture
-async def controller(cluster):
+async def controller(cluster: InProcessCluster) -> ControllerService:
     """A controller with stream scope/a of two segments; writers that are behind are awaited."""
     return await with_stream(cluster)
 
 
-async def with_stream(cluster, timeout_ms=PATIENT_MS):
+async def with_stream(cluster: InProcessCluster, timeout_ms: int = PATIENT_MS) -> ControllerService:
     service = await cluster.start(QUIET)
     await service.create_scope("scope")
     config = StreamConfig(Scaling.fixed(2), timestamp_aggregation_timeout_ms=timeout_ms)
@@ -43,15 +48,15 @@ async def with_stream(cluster, timeout_ms=PATIENT_MS):
     return service
 
 
-async def note(service, writer, time, position, stream="a"):
+async def note(service: ControllerService, writer: str, time: int, position: dict[int, int], stream: str = "a") -> None:
     await service.writer_marks.note("scope", stream, writer, time, position)
 
 
-async def mark_segment(service, stream="a"):
+async def mark_segment(service: ControllerService, stream: str = "a") -> str:
     return (await service.queries.on_stream("scope", stream, read_mark_segment)).name
 
 
-async def made(service, stream="a"):
+async def made(service: ControllerService, stream: str = "a") -> list[Watermark]:
     """Return all watermarks of a stream, as they are stored."""
     name = await mark_segment(service, stream)
     info = await service._context.segments.info(name)
@@ -59,30 +64,30 @@ async def made(service, stream="a"):
     return [watermark async for _, watermark in log.entries(info.start_offset, info.length)]
 
 
-async def times(service, stream="a"):
+async def times(service: ControllerService, stream: str = "a") -> list[tuple[int, int]]:
     return [(watermark.lower_bound, watermark.upper_bound) for watermark in await made(service, stream)]
 
 
-async def writers(service, stream="a"):
+async def writers(service: ControllerService, stream: str = "a") -> list[str]:
     return sorted(await service.queries.on_stream("scope", stream, all_marks))
 
 
-async def listed(service):
+async def listed(service: ControllerService) -> list[str]:
     return [each.stream async for each in service._context.marked.all()]
 
 
-async def cycle(*services):
+async def cycle(*services: ControllerService) -> None:
     await asyncio.gather(*(service._watermarks.cycle() for service in services))
 
 
-async def until(condition):
+async def until(condition: Callable[[], Awaitable[Any]]) -> None:
     """Wait for something that comes by itself, however slow the machine is."""
     async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110  # What it asks for has no event.
             await asyncio.sleep(0.005)
 
 
-async def test_marks_of_all_writers_make_a_watermark(controller, cluster):
+async def test_marks_of_all_writers_make_a_watermark(controller: ControllerService, cluster: InProcessCluster) -> None:
     """It covers the keys, is an event of the mark stream's only segment, and the next one is appended to it."""
     await note(controller, "v", 10, {0: 100, 1: 50})
     await note(controller, "w", 12, {0: 70})
@@ -105,7 +110,7 @@ async def test_marks_of_all_writers_make_a_watermark(controller, cluster):
     assert await cluster.store.get_attribute(segment, MARK_ATTRIBUTE) == len(stored)
 
 
-async def test_a_late_writer_delays_watermarks_until_its_time_out(cluster):
+async def test_a_late_writer_delays_watermarks_until_its_time_out(cluster: InProcessCluster) -> None:
     """S-233: awaited for the stream's time-out, from when it is seen to be behind; then removed, and the rest
     continues.
     """
@@ -118,7 +123,7 @@ async def test_a_late_writer_delays_watermarks_until_its_time_out(cluster):
     assert await times(service) == [(10, 11)]
     assert await writers(service) == ["fast", "slow"]
 
-    async def is_removed():
+    async def is_removed() -> bool:
         await cycle(service)
         return await writers(service) == ["fast"]
 
@@ -131,7 +136,7 @@ async def test_a_late_writer_delays_watermarks_until_its_time_out(cluster):
     assert await times(service) == [(10, 11), (20, 20)]
 
 
-async def test_a_writer_that_has_left_is_not_awaited(controller):
+async def test_a_writer_that_has_left_is_not_awaited(controller: ControllerService) -> None:
     """Its last time still counts; once it is behind, its mark goes."""
     await note(controller, "v", 10, {0: 1})
     await note(controller, "w", 11, {0: 1})
@@ -143,7 +148,7 @@ async def test_a_writer_that_has_left_is_not_awaited(controller):
     assert await writers(controller) == ["w"]
 
 
-async def test_a_mark_written_during_removal_of_its_writer_is_kept(controller):
+async def test_a_mark_written_during_removal_of_its_writer_is_kept(controller: ControllerService) -> None:
     """S-233, S-237: what was read is removed, and nothing else."""
     await note(controller, "v", 10, {0: 1})
     await note(controller, "w", 11, {0: 1})
@@ -152,17 +157,17 @@ async def test_a_mark_written_during_removal_of_its_writer_is_kept(controller):
     await note(controller, "w", 12, {0: 2})
     remove = controller._records.remove_version
 
-    async def late(table, key, version):
+    async def late(table: str, key: str, version: int) -> None:
         if "writersPositions" in table:
             await note(controller, "v", 13, {0: 3})
         await remove(table, key, version)
 
-    controller._records.remove_version = late
+    controller._records.remove_version = late  # type: ignore[method-assign]
     await cycle(controller)
     assert await writers(controller) == ["v", "w"]
 
 
-async def test_a_stream_without_writers_is_not_processed_until_one_starts(cluster):
+async def test_a_stream_without_writers_is_not_processed_until_one_starts(cluster: InProcessCluster) -> None:
     """S-234: it is listed with the first mark, and no longer once no marks are left."""
     service = await with_stream(cluster, timeout_ms=0)
     assert await listed(service) == []
@@ -181,7 +186,7 @@ async def test_a_stream_without_writers_is_not_processed_until_one_starts(cluste
     assert await writers(service) == ["w"]
 
 
-async def test_a_writer_that_starts_during_removal_from_the_list_is_found(cluster):
+async def test_a_writer_that_starts_during_removal_from_the_list_is_found(cluster: InProcessCluster) -> None:
     """The entry that is taken off is the one that was read: another one stays."""
     service = await with_stream(cluster, timeout_ms=0)
     await note(service, "v", 10, {0: 1})
@@ -189,22 +194,24 @@ async def test_a_writer_that_starts_during_removal_from_the_list_is_found(cluste
     await cycle(service)
     remove = service._records.remove_version
 
-    async def late(table, key, version):
+    async def late(table: str, key: str, version: int) -> None:
         if table == layout.MARKED_STREAMS:
             await note(service, "w", 20, {0: 3})
         await remove(table, key, version)
 
-    service._records.remove_version = late
+    service._records.remove_version = late  # type: ignore[method-assign]
     await cycle(service)
     assert await listed(service) == ["a"]
     await cycle(service)
     assert await times(service) == [(10, 10), (20, 20)]
 
 
-async def test_a_stream_missing_from_the_list_after_a_crash_is_listed_with_the_next_mark(cluster, controller):
+async def test_a_stream_missing_from_the_list_after_a_crash_is_listed_with_the_next_mark(
+    cluster: InProcessCluster, controller: ControllerService
+) -> None:
     """The mark was written, the controller died before the entry was."""
 
-    async def dies(*arguments, **options):
+    async def dies(*arguments: object, **options: Any) -> None:
         raise OutcomeUnknownError("the controller is gone")
 
     object.__setattr__(controller.writer_marks._writes, "marked", type("Dead", (), {"add": dies})())
@@ -217,7 +224,9 @@ async def test_a_stream_missing_from_the_list_after_a_crash_is_listed_with_the_n
     assert await listed(other) == ["a"]
 
 
-async def test_two_controllers_in_one_cycle_make_one_watermark(cluster, controller):
+async def test_two_controllers_in_one_cycle_make_one_watermark(
+    cluster: InProcessCluster, controller: ControllerService
+) -> None:
     """S-231: the later of two appends nothing. Each stream has one owner, but owners may overlap for a moment."""
     other = await cluster.start(QUIET)
     for service in (controller, other):
@@ -229,12 +238,14 @@ async def test_two_controllers_in_one_cycle_make_one_watermark(cluster, controll
     assert await times(controller) == [(time, time + 1) for time in range(10, 15)]
 
 
-async def test_each_stream_belongs_to_one_of_the_controllers(cluster, controller):
+async def test_each_stream_belongs_to_one_of_the_controllers(
+    cluster: InProcessCluster, controller: ControllerService
+) -> None:
     """The one that owns its bucket; when that goes, another one continues from the stored watermark (S-238)."""
     other = await cluster.start(QUIET)
     both = (controller, other)
 
-    async def know_each_other():
+    async def know_each_other() -> bool:
         return all(len(service.watermarking_buckets.shares()) == 2 for service in both)
 
     await until(know_each_other)
@@ -248,7 +259,7 @@ async def test_each_stream_belongs_to_one_of_the_controllers(cluster, controller
     assert await times(rest) == [(10, 10)]
     await owner.stop()
 
-    async def is_alone():
+    async def is_alone() -> bool:
         return len(rest.watermarking_buckets.shares()) == 1
 
     await until(is_alone)
@@ -257,7 +268,7 @@ async def test_each_stream_belongs_to_one_of_the_controllers(cluster, controller
     assert await times(rest) == [(10, 10), (20, 20)]
 
 
-async def test_after_a_scale_the_cut_has_the_new_segments(controller):
+async def test_after_a_scale_the_cut_has_the_new_segments(controller: ControllerService) -> None:
     """A writer that has seen it, and one that has not; keys without a position begin where the new segments do."""
     await note(controller, "v", 10, {0: 100, 1: 50})
     await note(controller, "w", 11, {0: 100, 1: 50})
@@ -271,7 +282,7 @@ async def test_after_a_scale_the_cut_has_the_new_segments(controller):
     assert (await made(controller))[1].positions == {new: 7, other: 0}
 
 
-async def test_times_of_transactions_make_watermarks(controller, cluster):
+async def test_times_of_transactions_make_watermarks(controller: ControllerService, cluster: InProcessCluster) -> None:
     """A commit with a writer and a time is a mark as any other."""
     transaction = (await controller.transactions.create("scope", "a", 30_000)).id
     await controller.transactions.commit("scope", "a", transaction, writer_id="w", timestamp=7)
@@ -280,7 +291,7 @@ async def test_times_of_transactions_make_watermarks(controller, cluster):
     assert await times(controller) == [(7, 7)]
 
 
-async def test_a_position_in_unknown_segments_is_removed_and_the_others_count(controller):
+async def test_a_position_in_unknown_segments_is_removed_and_the_others_count(controller: ControllerService) -> None:
     """A position of a future epoch, of another number, or below zero: its writer holds no watermark back."""
     await note(controller, "w", 10, {0: 1})
     for index, segment in enumerate((segment_id(0, 7), 99, -1)):
@@ -295,7 +306,9 @@ async def test_a_position_in_unknown_segments_is_removed_and_the_others_count(co
     assert await times(controller) == [(10, 10)]
 
 
-async def test_a_sealed_stream_keeps_its_watermarks_and_a_deleted_one_is_forgotten(controller, cluster):
+async def test_a_sealed_stream_keeps_its_watermarks_and_a_deleted_one_is_forgotten(
+    controller: ControllerService, cluster: InProcessCluster
+) -> None:
     """S-235: a stream that is created again has no watermarks, and gets its own."""
     await note(controller, "w", 10, {0: 1})
     await cycle(controller)
@@ -316,7 +329,9 @@ async def test_a_sealed_stream_keeps_its_watermarks_and_a_deleted_one_is_forgott
     assert await times(controller) == [(3, 3)]
 
 
-async def test_watermarks_before_the_head_of_the_stream_are_forgotten(controller, cluster):
+async def test_watermarks_before_the_head_of_the_stream_are_forgotten(
+    controller: ControllerService, cluster: InProcessCluster
+) -> None:
     """But for the last of them: a reader at the head still learns how late it is. Java's attribute stays valid."""
     for time in range(1, 8):
         await note(controller, "w", time, {0: 10 * time, 1: 10 * time})
@@ -334,7 +349,7 @@ async def test_watermarks_before_the_head_of_the_stream_are_forgotten(controller
     assert [lower for lower, _ in await times(controller)] == [7, 8]
 
 
-async def test_many_watermarks_are_forgotten_some_in_each_cycle(cluster):
+async def test_many_watermarks_are_forgotten_some_in_each_cycle(cluster: InProcessCluster) -> None:
     """One cycle handles no more of them than the settings allow."""
     settings = ControllerSettings(watermarks=WatermarkSettings(interval_s=1e9, truncation_bytes_max=330))
     service = await cluster.start(settings)
@@ -357,8 +372,8 @@ async def test_many_watermarks_are_forgotten_some_in_each_cycle(cluster):
 
 
 async def test_a_stream_whose_watermarks_cannot_be_read_is_named_once_and_the_others_continue(
-    controller, cluster, caplog
-):
+    controller: ControllerService, cluster: InProcessCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     """Damaged, or gone: nothing is made in their place, and nothing is appended."""
     await controller.create_stream("scope", "b", StreamConfig(Scaling.fixed(1)))
     for stream in "ab":
@@ -373,7 +388,9 @@ async def test_a_stream_whose_watermarks_cannot_be_read_is_named_once_and_the_ot
     ]
 
 
-async def test_a_bounded_number_of_streams_is_processed_concurrently_and_all_in_turn(cluster, monkeypatch):
+async def test_a_bounded_number_of_streams_is_processed_concurrently_and_all_in_turn(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S-227: three at a time of ten; in one cycle all of them get their watermark."""
     settings = ControllerSettings(watermarks=WatermarkSettings(interval_s=1e9, streams_at_once=3))
     service = await cluster.start(settings)
@@ -384,7 +401,7 @@ async def test_a_bounded_number_of_streams_is_processed_concurrently_and_all_in_
         await note(service, "w", 10, {0: 1}, stream)
     inspect, under_way, most, inspected = StreamScanner._inspect_stream, 0, 0, []
 
-    async def counted(self, listed):
+    async def counted(self: StreamScanner[Any], listed: ListedStream) -> None:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
@@ -401,7 +418,7 @@ async def test_a_bounded_number_of_streams_is_processed_concurrently_and_all_in_
     assert [await times(service, stream) for stream in streams] == [[(10, 10)]] * 10
 
 
-async def test_a_stream_that_hangs_does_not_stop_the_others(cluster):
+async def test_a_stream_that_hangs_does_not_stop_the_others(cluster: InProcessCluster) -> None:
     """The work on it ends with its time limit; it is the first stream, and streams are handled one at a time."""
     settings = ControllerSettings(watermarks=WatermarkSettings(interval_s=1e9, streams_at_once=1, stream_timeout_s=0.5))
     service = await cluster.start(settings)
@@ -412,15 +429,15 @@ async def test_a_stream_that_hangs_does_not_stop_the_others(cluster):
         await mark_segment(service, stream)
     get_attribute, hung = cluster.store.get_attribute, []
 
-    async def hangs(segment, attribute):
+    async def hangs(segment: str, attribute: bytes) -> int:
         if segment.startswith("scope/_MARKa/"):
             hung.append(segment)
             await asyncio.Event().wait()
         return await get_attribute(segment, attribute)
 
-    cluster.store.get_attribute = hangs
+    cluster.store.get_attribute = hangs  # type: ignore[assignment, method-assign]
 
-    async def is_made():
+    async def is_made() -> bool:
         await cycle(service)
         return await times(service, "b") == [(10, 10)]
 
@@ -430,7 +447,9 @@ async def test_a_stream_that_hangs_does_not_stop_the_others(cluster):
 
 
 @pytest.mark.parametrize("is_applied", [False, True], ids=["lost request", "lost reply"])
-async def test_a_cycle_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_applied):
+async def test_a_cycle_cut_short_at_any_step_is_made_good_by_the_next(
+    fresh: Callable[[], InProcessCluster], is_applied: bool
+) -> None:
     """Every request of a cycle fails in turn, with and without its effect. Another controller continues.
 
     Afterwards each watermark is there once, times and cuts grow, and the marks are what they are without the failure.
@@ -465,38 +484,40 @@ async def test_a_cycle_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_
     raise AssertionError("a cycle has no end")
 
 
-async def test_the_cycle_runs_by_itself(cluster):
+async def test_the_cycle_runs_by_itself(cluster: InProcessCluster) -> None:
     """As a controller does it that is left alone; and it ends with the controller."""
     service = await cluster.start(ControllerSettings(watermarks=WatermarkSettings(interval_s=0.01)))
     await service.create_scope("scope")
     await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(1)))
     await note(service, "w", 10, {0: 1})
 
-    async def is_made():
+    async def is_made() -> bool:
         return await times(service) == [(10, 10)]
 
     await until(is_made)
 
 
-async def test_a_cycle_with_an_unreadable_list_is_repeated(cluster, caplog):
+async def test_a_cycle_with_an_unreadable_list_is_repeated(
+    cluster: InProcessCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     """The task continues, and says once why there was nothing, however long that lasts; and that it is over."""
     service = await cluster.start(ControllerSettings(watermarks=WatermarkSettings(interval_s=0.01)))
     await service.create_scope("scope")
     await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(1)))
     entries = cluster.store.table_entries
-    failures = []
+    failures: list[str] = []
 
-    async def broken(segment, **options):
+    async def broken(segment: str, **options: Any) -> TablePage:
         if segment == layout.MARKED_STREAMS and len(failures) < 3:
             failures.append(segment)
             raise StorageError("the disk is gone")
         return await entries(segment, **options)
 
-    cluster.store.table_entries = broken
+    cluster.store.table_entries = broken  # type: ignore[method-assign]
     with caplog.at_level("INFO"):
         await note(service, "w", 10, {0: 1})
 
-        async def is_made():
+        async def is_made() -> bool:
             return len(failures) == 3 and await times(service) == [(10, 10)]
 
         await until(is_made)
@@ -504,7 +525,7 @@ async def test_a_cycle_with_an_unreadable_list_is_repeated(cluster, caplog):
     assert caplog.text.count("streams are not scanned for watermarks, retrying") == 1
 
 
-async def test_no_watermarks_when_disabled(cluster):
+async def test_no_watermarks_when_disabled(cluster: InProcessCluster) -> None:
     """The marks are kept."""
     service = await cluster.start(ControllerSettings(watermarks=WatermarkSettings(is_enabled=False, interval_s=0.001)))
     await service.create_scope("scope")
@@ -514,7 +535,9 @@ async def test_no_watermarks_when_disabled(cluster):
     assert await writers(service) == ["w"]
 
 
-async def test_a_time_in_an_epoch_that_a_roll_is_about_to_put_on_record_is_no_strangers(controller, cluster):
+async def test_a_time_in_an_epoch_that_a_roll_is_about_to_put_on_record_is_no_strangers(
+    controller: ControllerService, cluster: InProcessCluster
+) -> None:
     """The transaction is merged, and its time noted; the epoch is put on record when its segments are sealed.
 
     Meanwhile there is no watermark: what it brought lies behind every cut. A stranger beside it is removed as before.
@@ -525,12 +548,12 @@ async def test_a_time_in_an_epoch_that_a_roll_is_about_to_put_on_record_is_no_st
     sealing, go_on = asyncio.Event(), asyncio.Event()
     seal = cluster.store.seal_segment
 
-    async def held(segment):
+    async def held(segment: str) -> object:
         sealing.set()
         await go_on.wait()
-        return await seal(segment)
+        return await seal(segment)  # type: ignore[func-returns-value]
 
-    cluster.store.seal_segment = held
+    cluster.store.seal_segment = held  # type: ignore[assignment, method-assign]
     await controller.transactions.commit("scope", "a", transaction, writer_id="w", timestamp=7)
     await asyncio.wait_for(sealing.wait(), 60)
     await note(controller, "v", 8, {1: 5})
