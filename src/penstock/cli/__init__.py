@@ -170,7 +170,7 @@ COMMANDS = {
 }
 #: Characters of a summary in the help of all commands.
 _SUMMARY_LIMIT = 200
-#: Set by the shell when it asks what may follow.
+#: Set by the shell for a request for completions.
 _COMPLETION_VARIABLE = "_PENSTOCK_COMPLETE"
 
 

@@ -28,7 +28,7 @@ BatchSize = Annotated[str, typer.Option(metavar="SIZE", help="Maximum size of on
 
 
 def with_session(uri: str, outage: str | None, run: Callable[[Session, float], None], *, as_json: bool) -> None:
-    """Run a job on a session, with the longest outage in seconds, and tell its failures."""
+    """Run a job on a session, with the longest outage in seconds, and report its failures."""
     with exit_on_error(as_json=as_json), termination_interrupts(), job_session(uri, outage) as session:
         run(session, outage_s_of(outage))
 

@@ -61,7 +61,7 @@ def list_groups(
                 key=lambda one: one.name,
             )
         except UnsupportedOperationError:
-            # The controller is Pravega's: names are all that it tells.
+            # The controller is Pravega's: it returns only names.
             names = sorted(f"{each}/{name}" for each in scopes for name in session.iterate(client.reader_groups(each)))
             found = None
     if found is None:

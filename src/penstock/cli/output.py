@@ -1,4 +1,4 @@
-"""What commands print: lines for people, one JSON document for programs; and the question before a deletion."""
+"""What commands print: lines for people, one JSON document for programs; and confirmation of a deletion."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.failure import EXIT_USAGE, fail
 
-#: What would move the cursor or set colours, which is not for stored data to do.
+#: Control characters, which stored data must not send to a terminal.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
