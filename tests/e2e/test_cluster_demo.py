@@ -33,6 +33,8 @@ class DemoProgram:
     def __init__(self, directory: Path, *options: str) -> None:
         self.directory = directory
         self.records: list[dict[str, object]] = []
+        #: Command lines of processes that belonged to it, by id.
+        self._known: dict[int, bytes] = {}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "penstock", "cluster", "demo", "--json", "--directory", str(directory), *options],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment(),
@@ -74,16 +76,22 @@ class DemoProgram:
         return code
 
     def processes(self) -> list[str]:
-        """Return the command lines of all processes that belong to it: they name its directory."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
+        """Return the command lines of all processes that belong to it: they name its directory, or their parents do."""
+        words: dict[int, bytes] = {}
+        parents: dict[int, int] = {}
+        for path in Path("/proc").glob("[0-9]*"):
             try:
-                words = path.read_bytes().split(b"\0")
+                command = (path / "cmdline").read_bytes()
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-            if any(str(self.directory).encode() in word for word in words) and int(path.parent.name) != os.getpid():
-                found.append(b" ".join(words).decode()[:200])
-        return found
+            if int(path.name) != os.getpid():
+                words[int(path.name)], parents[int(path.name)] = command, parent
+        named = {each for each, command in words.items() if str(self.directory).encode() in command}
+        found = named | {each for each, parent in parents.items() if parent in named}
+        self._known |= {each: words[each] for each in found}
+        # Children whose parents have ended have another parent.
+        return [words[each].decode()[:200] for each in words if self._known.get(each) == words[each]]
 
     def await_no_process(self) -> None:
         """Wait until none is left."""
@@ -194,7 +202,8 @@ def test_everything_ends_with_the_command(programs: list[DemoProgram], tmp_path:
     program = DemoProgram(tmp_path, "--stores", "2", "--controllers", "1", "--containers", "2")
     programs.append(program)
     program.wait_for("ready")
-    assert len(program.processes()) >= 6
+    # The command, ZooKeeper, two parents with a store each, and a controller.
+    assert len(program.processes()) >= 7
     program.process.send_signal(number)
     code = program.wait()
     assert code == (-9 if number is signal.SIGKILL else 128 + number)

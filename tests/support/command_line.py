@@ -6,6 +6,8 @@ import io
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest import mock
 
@@ -45,6 +47,16 @@ class _Terminal(io.BytesIO):
         return True
 
 
+@contextmanager
+def _without_test_variables() -> Iterator[None]:
+    """Remove the variables that configure tests: the command refuses a variable that is no setting."""
+    removed = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PENSTOCK_TEST_")}
+    try:
+        yield
+    finally:
+        os.environ.update(removed)
+
+
 def run_command(
     *arguments: str, stdin: bytes = b"", uri: str | None = None, is_terminal: bool = False, is_screen: bool = False
 ) -> Ran:
@@ -63,6 +75,7 @@ def run_command(
         mock.patch.object(sys, "stdout", output),
         mock.patch.object(sys, "stderr", errors),
         mock.patch.dict(os.environ, environment),
+        _without_test_variables(),
         # The server is in this process as well, and what it logs is not the command's.
         mock.patch("penstock.cli.session.log_as_lines"),
     ):
