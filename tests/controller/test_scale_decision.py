@@ -17,7 +17,7 @@ from penstock.model.policies import Scaling
 from penstock.model.scale_advice import ScaleDirection
 
 
-def epoch_of(*bounds, epoch=3):
+def epoch_of(*bounds: float, epoch: int = 3) -> EpochRecord:
     """Return an epoch whose segments lie between successive bounds, numbered from the left."""
     return EpochRecord(
         epoch,

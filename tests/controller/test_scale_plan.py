@@ -28,7 +28,7 @@ from penstock.model.key_ranges import KeyRange, initial_ranges, tiles
 from penstock.model.policies import Scaling
 
 
-def epoch_of(*bounds, epoch=0, created_ms=1000):
+def epoch_of(*bounds: float, epoch: int = 0, created_ms: int = 1000) -> EpochRecord:
     """Return an epoch whose segments lie between successive bounds."""
     segments = tuple(
         SegmentRecord(number, epoch, created_ms, start, end)
@@ -37,7 +37,7 @@ def epoch_of(*bounds, epoch=0, created_ms=1000):
     return EpochRecord(epoch, epoch, segments, created_ms)
 
 
-def plan(current, to_seal, ranges, *, least=1, now_ms=2000):
+def plan(current, to_seal, ranges, *, least: int = 1, now_ms: int = 2000):
     order = ScaleOrder(current.epoch, tuple(to_seal), tuple(ranges))
     return plan_scale(current, order, segment_count_min=least, segment_count_max=10_000, now_ms=now_ms)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from penstock.client.transport.replies import error_of
@@ -36,7 +39,7 @@ def requests(store: ScriptedSegments) -> SegmentRequests:
     return SegmentRequests(store, SETTINGS, 4)
 
 
-def calls(requests):
+def calls(requests) -> dict[str, Callable[[], Any]]:
     """Return each request, about segment A or about A and B, as a call that can be made again and again."""
     return {
         "create_segment": lambda: requests.create(A, Scaling.by_event_rate(7), 0),

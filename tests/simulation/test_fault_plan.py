@@ -131,7 +131,7 @@ def test_every_fault_strikes_and_ends() -> None:
 def test_shrinking_finds_the_faults_that_matter() -> None:
     calls = []
 
-    def fails(plan):
+    def fails(plan) -> bool:
         calls.append(plan)
         kinds = {type(planned.fault) for planned in plan.faults}
         return {Crash, ClockJump} <= kinds

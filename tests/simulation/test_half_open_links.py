@@ -72,7 +72,7 @@ class World:
         assert await self.echoed(streams) == b"hello"
         return streams
 
-    def forget(self, one="client", other="server", *, is_one_way=False) -> None:
+    def forget(self, one="client", other="server", *, is_one_way: bool = False) -> None:
         HalfOpen(one, other, is_one_way).strike(self.simulation)
 
 

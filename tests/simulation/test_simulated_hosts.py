@@ -1,6 +1,10 @@
 """Hosts: what a crash stops, what survives it, pauses, clocks, and blocking work."""
 
+from __future__ import annotations
+
 import asyncio
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,12 +19,12 @@ DROP = DiskFaults(crash_kinds=(CrashKind.DROP,))
 
 
 @pytest.fixture
-def simulation():
+def simulation() -> Iterator[Any]:
     with Simulation(1) as simulation:
         yield simulation
 
 
-def write_file(disk, path, data, *, is_synced):
+def write_file(disk, path, data, *, is_synced) -> None:
     file = disk.open(path, create=True)
     file.write(0, [data])
     if is_synced:
@@ -30,16 +34,16 @@ def write_file(disk, path, data, *, is_synced):
 
 
 @pytest.mark.parametrize("cut_rate", [0.0, 1.0])
-def test_news_of_blocking_work_come_in_order_and_before_its_end(cut_rate):
+def test_news_of_blocking_work_come_in_order_and_before_its_end(cut_rate) -> None:
     """Whatever instants their ways to the loop take; also from a function that is held in the middle."""
     for seed in range(20):
         heard = []
 
-        async def main(host, heard=heard):
+        async def main(host, heard=heard) -> None:
             pool = host.runtime.work.pool("p", PoolSettings(thread_count_max=1))
             disk = host.runtime.disk
 
-            def count():
+            def count() -> str:
                 for number in range(10):
                     disk.list_directory("/")
                     pool.tell(heard.append, number)
@@ -56,14 +60,14 @@ def test_news_of_blocking_work_come_in_order_and_before_its_end(cut_rate):
 
 
 @pytest.mark.parametrize("death", list(Death))
-def test_a_crash_runs_no_further_code(simulation, death):
+def test_a_crash_runs_no_further_code(simulation, death) -> None:
     seen = []
 
-    async def main(host):
+    async def main(host) -> None:
         loop = asyncio.get_running_loop()
         loop.call_later(5, seen.append, "timer")
 
-        async def other():
+        async def other() -> None:
             try:
                 await asyncio.sleep(5)
             finally:
@@ -94,13 +98,13 @@ def test_a_crash_runs_no_further_code(simulation, death):
     assert simulation.run(scenario) == ["work"]
 
 
-def test_work_that_was_started_may_have_its_effect_before_the_crash_or_never():
+def test_work_that_was_started_may_have_its_effect_before_the_crash_or_never() -> None:
     outcomes = set()
     for seed in range(40):
         with Simulation(seed) as simulation:
             effects = []
 
-            async def main(host, effects=effects):
+            async def main(host, effects=effects) -> None:
                 await host.runtime.work.run(effects.append, "effect")
                 effects.append("heard of it")
 
@@ -119,10 +123,10 @@ def test_work_that_was_started_may_have_its_effect_before_the_crash_or_never():
 @pytest.mark.parametrize(
     ("death", "left"), [(Death.KILL, ["/synced", "/unsynced"]), (Death.POWER, ["/synced"])], ids=["kill", "power"]
 )
-def test_the_disk_survives_a_restart_as_far_as_the_death_allows(simulation, death, left):
+def test_the_disk_survives_a_restart_as_far_as_the_death_allows(simulation, death, left) -> None:
     lives = []
 
-    async def main(host):
+    async def main(host) -> None:
         disk = host.runtime.disk
         lives.append((host.life, sorted(disk.files())))
         await host.runtime.work.run(lambda: write_file(disk, "/synced", b"1", is_synced=True))
@@ -142,10 +146,10 @@ def test_the_disk_survives_a_restart_as_far_as_the_death_allows(simulation, deat
     assert simulation.run(scenario) == [(1, []), (2, left)]
 
 
-def test_locks_and_open_files_die_with_their_process(simulation):
+def test_locks_and_open_files_die_with_their_process(simulation) -> None:
     host = simulation.host("machine")
 
-    async def scenario():
+    async def scenario() -> None:
         host.disk.lock("/lock")
         file = host.disk.open("/file", create=True)
         host.crash(Death.KILL)
@@ -157,11 +161,11 @@ def test_locks_and_open_files_die_with_their_process(simulation):
     simulation.run(scenario)
 
 
-def test_a_crash_at_a_disk_call_cuts_a_function_in_two(simulation):
+def test_a_crash_at_a_disk_call_cuts_a_function_in_two(simulation) -> None:
     """The function's clean-up code runs, as Python unwinds it, but it cannot reach the disk any more."""
     seen = []
 
-    def job(disk):
+    def job(disk) -> None:
         try:
             write_file(disk, "/first", b"1", is_synced=True)
             write_file(disk, "/second", b"2", is_synced=True)
@@ -169,7 +173,7 @@ def test_a_crash_at_a_disk_call_cuts_a_function_in_two(simulation):
         finally:
             disk.remove("/first")
 
-    async def main(host):
+    async def main(host) -> None:
         try:
             await host.runtime.work.run(job, host.runtime.disk)
         finally:
@@ -177,7 +181,7 @@ def test_a_crash_at_a_disk_call_cuts_a_function_in_two(simulation):
 
     host = simulation.host("machine", main, disk_faults=DROP)
 
-    async def scenario():
+    async def scenario() -> None:
         # open, write, sync, sync of the directory, open, write, sync: dies before this one's effect.
         host.crash_at_disk_call(7, down_s=5)
         await asyncio.sleep(1)
@@ -192,10 +196,10 @@ def test_a_crash_at_a_disk_call_cuts_a_function_in_two(simulation):
     simulation.run(scenario)
 
 
-def test_a_crash_from_the_hosts_own_code_does_not_return(simulation):
+def test_a_crash_from_the_hosts_own_code_does_not_return(simulation) -> None:
     seen = []
 
-    async def main(host):
+    async def main(host) -> None:
         asyncio.get_running_loop().call_soon(seen.append, "callback")
         host.crash()
         seen.append("after")
@@ -209,13 +213,13 @@ def test_a_crash_from_the_hosts_own_code_does_not_return(simulation):
     assert simulation.run(scenario) == (False, [])
 
 
-def test_run_returns_results_and_raises_errors(simulation):
+def test_run_returns_results_and_raises_errors(simulation) -> None:
     host = simulation.host("machine")
 
-    async def fail():
+    async def fail() -> None:
         raise ValueError("no")
 
-    async def scenario():
+    async def scenario() -> None:
         assert await host.run(asyncio.sleep(1, "result")) == "result"
         with pytest.raises(ValueError, match="no"):
             await host.run(fail())
@@ -223,10 +227,10 @@ def test_run_returns_results_and_raises_errors(simulation):
     simulation.run(scenario)
 
 
-def test_run_on_a_host_that_is_down_or_dies_is_an_error(simulation):
+def test_run_on_a_host_that_is_down_or_dies_is_an_error(simulation) -> None:
     host = simulation.host("machine")
 
-    async def scenario():
+    async def scenario() -> None:
         asyncio.get_running_loop().call_later(1, host.crash)
         with pytest.raises(HostDownError, match="died while"):
             await host.run(asyncio.sleep(10))
@@ -236,11 +240,11 @@ def test_run_on_a_host_that_is_down_or_dies_is_an_error(simulation):
     simulation.run(scenario)
 
 
-def test_cancelling_run_cancels_what_runs(simulation):
+def test_cancelling_run_cancels_what_runs(simulation) -> None:
     host = simulation.host("machine")
     seen = []
 
-    async def work():
+    async def work() -> None:
         try:
             await asyncio.sleep(100)
         except asyncio.CancelledError:
@@ -257,17 +261,17 @@ def test_cancelling_run_cancels_what_runs(simulation):
     assert simulation.run(scenario) == ["machine"]
 
 
-def test_a_paused_host_does_nothing_and_catches_up(simulation):
+def test_a_paused_host_does_nothing_and_catches_up(simulation) -> None:
     ticks = []
 
-    async def main(host):
+    async def main(host) -> None:
         while True:
             await asyncio.sleep(1)
             await host.runtime.work.run(ticks.append, asyncio.get_running_loop().time())
 
     host = simulation.host("machine", main)
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(2.5)
         host.pause()
         host.pause()
@@ -283,15 +287,15 @@ def test_a_paused_host_does_nothing_and_catches_up(simulation):
     simulation.run(scenario)
 
 
-def test_work_of_a_paused_host_is_held(simulation):
+def test_work_of_a_paused_host_is_held(simulation) -> None:
     seen = []
 
-    async def main(host):
+    async def main(host) -> None:
         await host.runtime.work.run(seen.append, "work")
 
     host = simulation.host("machine", main)
 
-    async def scenario():
+    async def scenario() -> None:
         await asyncio.sleep(0.00001)
         host.pause()
         await asyncio.sleep(10)
@@ -303,7 +307,7 @@ def test_work_of_a_paused_host_is_held(simulation):
     simulation.run(scenario)
 
 
-def test_clocks_jump_and_drift_each_for_itself(simulation):
+def test_clocks_jump_and_drift_each_for_itself(simulation) -> None:
     fast, other = simulation.host("fast"), simulation.host("other")
 
     async def scenario():
@@ -319,8 +323,8 @@ def test_clocks_jump_and_drift_each_for_itself(simulation):
     assert simulation.run(scenario) == (WALL_CLOCK_MS_FIRST + 96_000, WALL_CLOCK_MS_FIRST + 100_000)
 
 
-def test_a_failed_main_ends_its_host_and_is_restarted(simulation):
-    async def main(host):
+def test_a_failed_main_ends_its_host_and_is_restarted(simulation) -> None:
+    async def main(host) -> None:
         if host.life < 3:
             raise ValueError(f"life {host.life}")
         await asyncio.sleep(1000)
@@ -337,13 +341,13 @@ def test_a_failed_main_ends_its_host_and_is_restarted(simulation):
     assert simulation.run(scenario) == ["life 1", "life 2"]
 
 
-def test_each_life_has_randomness_of_its_own_and_each_seed_the_same():
+def test_each_life_has_randomness_of_its_own_and_each_seed_the_same() -> None:
     def draws(seed):
         with Simulation(seed) as simulation:
             host = simulation.host("machine")
             first = host.runtime.random_id()
 
-            async def scenario():
+            async def scenario() -> None:
                 host.crash()
                 host.restart()
 
@@ -354,7 +358,7 @@ def test_each_life_has_randomness_of_its_own_and_each_seed_the_same():
     assert draws(1) == draws(1)
 
 
-def test_names_of_hosts_are_unique(simulation):
+def test_names_of_hosts_are_unique(simulation) -> None:
     simulation.host("machine")
     with pytest.raises(ValueError, match="already"):
         simulation.host("machine")
@@ -369,7 +373,7 @@ def run_on_host(coroutine_of, seed=1, **work):
         return simulation.run(lambda: host.run(coroutine_of(host)))
 
 
-def test_work_is_done_in_a_drawn_order():
+def test_work_is_done_in_a_drawn_order() -> None:
     async def jobs(host):
         seen = []
         await asyncio.gather(*(host.runtime.work.run(seen.append, number) for number in range(6)))
@@ -379,7 +383,7 @@ def test_work_is_done_in_a_drawn_order():
     assert run_on_host(jobs, 3) == run_on_host(jobs, 3)
 
 
-def test_one_thread_does_its_work_in_order():
+def test_one_thread_does_its_work_in_order() -> None:
     async def jobs(host):
         seen = []
         await asyncio.gather(*(host.runtime.work.run(seen.append, number) for number in range(10)))
@@ -388,8 +392,8 @@ def test_one_thread_does_its_work_in_order():
     assert run_on_host(jobs, thread_count=1) == list(range(10))
 
 
-def test_work_takes_time_and_returns_results_and_errors():
-    async def jobs(host):
+def test_work_takes_time_and_returns_results_and_errors() -> None:
+    async def jobs(host) -> None:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         assert await host.runtime.work.run(int, "7") == 7
@@ -400,7 +404,7 @@ def test_work_takes_time_and_returns_results_and_errors():
     run_on_host(jobs)
 
 
-def test_cancelled_work_continues_if_it_was_started_and_never_begins_if_not():
+def test_cancelled_work_continues_if_it_was_started_and_never_begins_if_not() -> None:
     async def jobs(host):
         seen = []
         first = asyncio.ensure_future(host.runtime.work.run(seen.append, "started"))
@@ -414,8 +418,8 @@ def test_cancelled_work_continues_if_it_was_started_and_never_begins_if_not():
     assert run_on_host(jobs, thread_count=1) == ["started"]
 
 
-def test_close_waits_for_work_and_refuses_more():
-    async def jobs(host):
+def test_close_waits_for_work_and_refuses_more() -> None:
+    async def jobs(host) -> None:
         seen = []
         job = asyncio.ensure_future(host.runtime.work.run(seen.append, "done"))
         await host.runtime.work.close()

@@ -8,7 +8,9 @@ import gc
 import socket
 import threading
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -370,7 +372,7 @@ def test_a_simulation_that_came_to_its_limit_closes_in_order() -> None:
 def test_generators_are_finalised_by_their_own_process() -> None:
     closed_in = []
 
-    async def numbers():
+    async def numbers() -> AsyncIterator[Any]:
         try:
             yield 1
             yield 2
@@ -392,7 +394,7 @@ def test_generators_are_finalised_by_their_own_process() -> None:
 def test_generators_of_a_dead_process_are_not_finalised() -> None:
     closed = []
 
-    async def numbers():
+    async def numbers() -> AsyncIterator[Any]:
         try:
             yield 1
             yield 2

@@ -19,7 +19,7 @@ from penstock_simulation.simulated.work import WorkSettings
 STALL_S = 3.0
 
 
-def simulate(coroutine_of, *, seed=1, trace=None, **work):
+def simulate(coroutine_of, *, seed: int = 1, trace=None, **work):
     with Simulation(seed, SimulationSettings(work=WorkSettings(**work)), trace=trace) as simulation:
         host = simulation.host("machine")
         return simulation.run(lambda: coroutine_of(simulation, host))

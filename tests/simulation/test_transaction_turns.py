@@ -80,12 +80,12 @@ def took_s(seed: int, *changes: str) -> dict[str, float]:
 def unfair_lanes() -> Iterator[None]:
     """Make a released lock free for the first to take it: the waiters only try again."""
 
-    async def acquire(self, lane) -> None:
+    async def acquire(self: locks._LaneLock, lane: str) -> None:
         while self._is_held:  # noqa: ASYNC110  # The bug that is planted.
             await asyncio.sleep(0.01)
         self._is_held, self._lane = True, lane
 
-    def release(self) -> None:
+    def release(self: locks._LaneLock) -> None:
         self._is_held = False
 
     with pytest.MonkeyPatch.context() as patch:
