@@ -40,7 +40,7 @@ ALLOWED = {
     "server": {"model", "runtime", "wire", "segmentstore", "client", "controller", "operations", "security"},
     "administration": {"model", "runtime", "wire", "segmentstore", "security", "server"},
     # The REST interface and the console: a client. The console shows the ledgers that Spark's sinks write.
-    "web": {"model", "runtime", "client", "spark"},
+    "web": {"model", "runtime", "client", "spark", "security"},
     "quickstart": {"model", "runtime", "client", "spark", "server"},
     # A cluster on one machine, for demonstrations.
     "demo": {"model", "runtime", "client", "server"},

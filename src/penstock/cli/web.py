@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import uvicorn
 
     from penstock.client.client import Client
+    from penstock.web.app import WebApp
+    from penstock.web.certificates import CertifiedSessions
+    from penstock.web.tls import ServedTls
 
 DEFAULT_PORT = 9091
 
@@ -31,6 +34,12 @@ def web(
     ] = None,
     certificate: Annotated[str | None, typer.Option(help="Serve HTTPS with this certificate, PEM.")] = None,
     private_key: Annotated[str | None, typer.Option(help="Private key of the certificate, PEM.")] = None,
+    client_ca: Annotated[
+        str | None, typer.Option(help="Accept client certificates of these authorities, PEM, as proofs of accounts.")
+    ] = None,
+    require_certificates: Annotated[
+        bool, typer.Option("--require-certificates", help="Refuse clients without a certificate.")
+    ] = False,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen for other machines without encryption.")] = False,
     descriptor: Annotated[
         int | None, typer.Option(hidden=True, help="Use this listening socket, and end with standard input.")
@@ -44,10 +53,13 @@ def web(
     """Serve the REST interface and the web console of a cluster until SIGTERM or Ctrl-C.
 
     It is a client of the cluster: a request has the rights of the account whose credentials it carries.
+    With --client-ca the certificate of a client proves its account. The web server then needs an account of its own,
+    from the environment, which may open sessions for these accounts.
     """
     serve_web(
         uri, host, port, allow_host or [], certificate=certificate, private_key=private_key, insecure=insecure,
         descriptor=descriptor, idle=idle, as_json=as_json, presents_certificate=presents_certificate,
+        client_ca=client_ca, requires_certificates=require_certificates,
     )  # fmt: skip
 
 
@@ -59,6 +71,8 @@ def serve_web(
     *,
     certificate: str | None = None,
     private_key: str | None = None,
+    client_ca: str | None = None,
+    requires_certificates: bool = False,
     insecure: bool = False,
     presents_certificate: bool = False,
     descriptor: int | None = None,
@@ -71,7 +85,7 @@ def serve_web(
         from penstock.model.errors import InvalidArgumentError
 
         try:
-            import uvicorn
+            import uvicorn  # noqa: F401  # if it is missing, the error names the extra
 
             from penstock.web.app import WebApp
         except ImportError as error:
@@ -88,6 +102,8 @@ def serve_web(
 
         if certificate is None and not insecure:
             _check_local(host)
+        certified = _certified(uri, certificate, client_ca, requires_certificates=requires_certificates)
+        tls = None if certificate is None else _tls(certificate, private_key, client_ca, requires_certificates)
         if descriptor is None:
             with connected(uri) as session:
                 session.call(_reached(session.client))
@@ -95,20 +111,17 @@ def serve_web(
             _end_with_standard_input()
         hosts = (*allow_host, *(() if host in ("0.0.0.0", "::") else (host,)))
         own = (certificate or "", private_key or "") if presents_certificate else ("", "")
-        app = WebApp(connection_to(uri, own=own), WebSettings(hosts=hosts), controller=uri)
+        app = WebApp(connection_to(uri, own=own), WebSettings(hosts=hosts), controller=uri, certified=certified)
         listening = _listen(host, port) if descriptor is None else socket.socket(fileno=descriptor)
         scheme = "http" if certificate is None else "https"
         shown = f"{scheme}://{'localhost' if host == '127.0.0.1' else host}:{listening.getsockname()[1]}"
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, ssl_certfile=certificate, ssl_keyfile=private_key,
-            h11_max_incomplete_event_size=16 * 1024, timeout_keep_alive=75, server_header=False,
-        )  # fmt: skip
+        config = _config(app, certificate, private_key)
         lines = [f"REST interface: {shown}/v1/openapi.json", f"Web console: {shown}/console/"]
         tell("web_ready", {"address": shown, "controller": uri}, lines, as_json=as_json)
         _flush()
         if on_ready is not None:
             on_ready(f"{shown}/console/")
-        asyncio.run(_serve(uvicorn.Server(config), listening, None if idle is None else seconds_of(idle)))
+        asyncio.run(_serve(config, tls, listening, None if idle is None else seconds_of(idle)))
 
 
 def _check_local(host: str) -> None:
@@ -122,9 +135,65 @@ def _check_local(host: str) -> None:
         )
 
 
-async def _serve(server: uvicorn.Server, listening: socket.socket, idle_s: float | None) -> None:
+def _config(app: WebApp, certificate: str | None, private_key: str | None) -> uvicorn.Config:
+    import uvicorn
+
+    from penstock.web.tls import CertificateProtocol
+
+    return uvicorn.Config(
+        app, log_level="warning", access_log=False, ssl_certfile=certificate, ssl_keyfile=private_key,
+        http=CertificateProtocol, h11_max_incomplete_event_size=16 * 1024, timeout_keep_alive=75, server_header=False,
+    )  # fmt: skip
+
+
+def _certified(
+    uri: str, certificate: str | None, client_ca: str | None, *, requires_certificates: bool
+) -> CertifiedSessions | None:
+    """Return the sessions for accounts of client certificates; None: none are accepted.
+
+    Raises `InvalidArgumentError` for options that do not fit, or without an account.
+    """
+    from penstock.model.errors import InvalidArgumentError
+
+    if client_ca is None:
+        if requires_certificates:
+            raise InvalidArgumentError("--require-certificates needs --client-ca, the authorities of the certificates")
+        return None
+    if certificate is None:
+        raise InvalidArgumentError("--client-ca needs --certificate: client certificates are part of TLS")
+    from penstock import aio
+    from penstock.runtime.client_security import client_security
+    from penstock.web.certificates import CertifiedSessions
+
+    security = client_security()
+    if not security.has_account:
+        raise InvalidArgumentError(
+            "with --client-ca the web server needs an account of its own, which may open sessions for the accounts of "
+            "the certificates: set PENSTOCK_USER and PENSTOCK_PASSWORD_FILE, or PENSTOCK_CERTIFICATE and "
+            "PENSTOCK_PRIVATE_KEY"
+        )
+    return CertifiedSessions(lambda: aio.Client(uri, security=security))
+
+
+def _tls(certificate: str, private_key: str | None, client_ca: str | None, requires_certificates: bool) -> ServedTls:
+    from pathlib import Path
+
+    from penstock.web.tls import ServedTls, TlsFiles
+
+    authorities = None if client_ca is None else Path(client_ca)
+    return ServedTls(TlsFiles(Path(certificate), Path(private_key or certificate), authorities, requires_certificates))
+
+
+async def _serve(config: uvicorn.Config, tls: ServedTls | None, listening: socket.socket, idle_s: float | None) -> None:
     """Serve until a signal, or until there was no connection for `idle_s`."""
     import asyncio
+
+    import uvicorn
+
+    config.load()
+    if tls is not None:
+        config.ssl = tls.context
+    server = uvicorn.Server(config)
 
     async def end_when_idle(limit_s: float) -> None:
         unused_s = 0.0
@@ -133,11 +202,13 @@ async def _serve(server: uvicorn.Server, listening: socket.socket, idle_s: float
             unused_s = 0.0 if server.server_state.connections else unused_s + step_s
         server.should_exit = True
 
-    watch = None if idle_s is None else asyncio.create_task(end_when_idle(idle_s))
+    watches = [] if idle_s is None else [asyncio.create_task(end_when_idle(idle_s))]
+    if tls is not None:
+        watches.append(asyncio.create_task(tls.follow()))
     try:
         await server.serve(sockets=[listening])
     finally:
-        if watch is not None:
+        for watch in watches:
             watch.cancel()
 
 

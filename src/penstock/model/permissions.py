@@ -25,6 +25,11 @@ def scope_resource(scope: str) -> str:
     return f"{ROOT}scope:{scope}"
 
 
+def account_resource(user: str) -> str:
+    """Return the resource name of an account, for callers that open sessions for it."""
+    return f"{ROOT}account:{user}"
+
+
 def stream_resource(scope: str, stream: str) -> str:
     """Return the resource name of a stream."""
     return f"{scope_resource(scope)}/stream:{stream}"

@@ -331,8 +331,10 @@ class StreamHistory(_message.Message):
     def __init__(self, epochs: _Optional[_Iterable[_Union[StreamHistory.Epoch, _Mapping[str, object]]]] = ..., currentEpoch: _Optional[int] = ..., isSealed: bool = ...) -> None: ...
 
 class OpenSessionRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    def __init__(self, user: _Optional[str] = ...) -> None: ...
 
 class OpenSessionReply(_message.Message):
     __slots__ = ("token", "expiresMillis")

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.model.errors import (
+    AccessDeniedError,
     AuthenticationBusyError,
     AuthenticationError,
     StorageNotRespondingError,
@@ -120,6 +121,13 @@ class Authenticator:
             raise AuthenticationError(
                 f"the client certificate is for {name!r}, which is no account; add it with penstock user add"
             )
+        return account
+
+    def account_for_session(self, name: str) -> Account:
+        """Return the account of a session that another account opens. Raises `AccessDeniedError` without one."""
+        account = self._accounts.by_name.get(name)
+        if account is None:
+            raise AccessDeniedError(f"there is no account {name!r}; add it with penstock user add")
         return account
 
     async def account_of(self, header: str | None, peer: str) -> Account | None:

@@ -61,19 +61,25 @@ def user_in(uris: Iterable[str], common_names: Iterable[str]) -> str:
 
 
 def user_of_peer(certificate: Mapping[str, Sequence[Sequence[object]]] | None) -> str:
-    """Return the account of a connection of asyncio; empty: no certificate, or one that names no account.
+    """Return the account of a connection of asyncio; empty: no certificate, or one that names no account."""
+    try:
+        return account_in(certificate) or ""
+    except AuthenticationError:
+        return ""
 
-    `certificate`: what `ssl.SSLObject.getpeercert` returns, so it is verified.
+
+def account_in(certificate: Mapping[str, Sequence[Sequence[object]]] | None) -> str | None:
+    """Return the account that a certificate represents; None: there is no certificate.
+
+    `certificate`: what `ssl.SSLObject.getpeercert` returns, so it is verified. Raises `AuthenticationError` if it names
+    no account, or several.
     """
     if not certificate:
-        return ""
+        return None
     uris = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
     pairs = [pair for part in certificate.get("subject", ()) for pair in part]
     common_names = [str(pair[1]) for pair in pairs if isinstance(pair, tuple) and pair[0] == "commonName"]
-    try:
-        return user_in(uris, common_names)
-    except AuthenticationError:
-        return ""
+    return user_in(uris, common_names)
 
 
 class CallerCertificates:

@@ -146,19 +146,22 @@ def read_token_keys(path: Path) -> TokenKeys:
 
 
 def load_certificate(context: ssl.SSLContext, paths: SecurityPaths) -> None:
-    """Load certificate and key into a context.
+    """Load the certificate and key of a server into a context. Raises `SecurityFileError`."""
+    load_pair(context, paths.certificate, paths.private_key)
+
+
+def load_pair(context: ssl.SSLContext, certificate: Path, private_key: Path) -> None:
+    """Load a certificate and its key into a context.
 
     They are loaded into another context first: one that fails to load a new pair is unusable. Raises
     `SecurityFileError`.
     """
-    _check_owner(paths.private_key)
+    _check_owner(private_key)
     try:
-        server_context().load_cert_chain(paths.certificate, paths.private_key, password=_no_password)
-        context.load_cert_chain(paths.certificate, paths.private_key, password=_no_password)
+        server_context().load_cert_chain(certificate, private_key, password=_no_password)
+        context.load_cert_chain(certificate, private_key, password=_no_password)
     except (OSError, ssl.SSLError) as error:
-        raise SecurityFileError(
-            f"certificate {paths.certificate} with key {paths.private_key} cannot be used: {error}"
-        ) from error
+        raise SecurityFileError(f"certificate {certificate} with key {private_key} cannot be used: {error}") from error
 
 
 def trust_own_certificate(context: ssl.SSLContext, paths: SecurityPaths) -> None:

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.model.errors import AuthenticationBusyError, AuthenticationError, PenstockError
 from penstock.web import administration, events, groups, sessions, streams, tables, tail
 from penstock.web.callers import Callers, Connect, Lease, user_of
+from penstock.web.certificates import CertifiedSessions, RequestCredentials
 from penstock.web.console.console import FORM_TYPE, Console, Endpoint
 from penstock.web.errors import Refusal, refusal_of
 from penstock.web.openapi import openapi_document
@@ -55,6 +56,7 @@ class WebApp:
         connect: makes the clients of callers.
         hosts: further names of this server.
         controller: address of the cluster, for the commands that the console shows.
+        certified: sessions for the accounts of client certificates; None: certificates prove no accounts.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class WebApp:
         hosts: Iterable[str] = (),
         *,
         controller: str = "tcp://localhost:9090",
+        certified: CertifiedSessions | None = None,
     ) -> None:
         self._settings = settings
         self._hosts = {*_LOOPBACK, *settings.hosts, *hosts}
@@ -71,7 +74,8 @@ class WebApp:
         #: Requests being served, without those that follow a stream; and those.
         self.under_way: int = 0
         self.tail_count: int = 0
-        self._console = Console(self._callers, controller, settings, os.urandom)
+        self._credentials = RequestCredentials(certified)
+        self._console = Console(self._callers, self._credentials, controller, settings, os.urandom)
         self._document = openapi_document(ROUTES)
         methods: dict[str, list[Route]] = {}
         for route in ROUTES:
@@ -96,6 +100,7 @@ class WebApp:
         """Close the clients of callers, and the console."""
         await self._console.close()
         await self._callers.close()
+        await self._credentials.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, see ASGI."""
@@ -163,7 +168,8 @@ class WebApp:
     async def _answer(self, route: Route, http: HttpRequest) -> Response:
         lease = None
         try:
-            header = _credentials(http)
+            async with asyncio.timeout(self._settings.request_timeout_s):
+                header = await self._credentials.header(http)
             lease = self._callers.take(header)
             user = "" if header is None else user_of(header)
             async with asyncio.timeout(self._settings.request_timeout_s):
@@ -182,6 +188,8 @@ class WebApp:
         except (PenstockError, TimeoutError) as error:
             # Busy is no verdict on the credentials: other requests use the client.
             is_wrong = isinstance(error, AuthenticationError) and not isinstance(error, AuthenticationBusyError)
+            if is_wrong:
+                self._credentials.refused(http)
             if is_wrong and lease is not None:
                 self._callers.forget(lease.client)
             refusal = refusal_of(error)
@@ -223,13 +231,6 @@ class WebApp:
 
     async def _openapi(self, http: HttpRequest) -> Response:
         return _response(200, self._document)
-
-
-def _credentials(http: HttpRequest) -> str | None:
-    """Return the ``Authorization`` of a request, or its session's cookie as one; None without both."""
-    header = http.headers.get("authorization")
-    session = http.cookies.get(COOKIE)
-    return header if header is not None or not session else f"Bearer {session}"
 
 
 class _ServerSentEvents(StreamingResponse):

@@ -39,6 +39,10 @@ class BadRequestError(InvalidArgumentError):
     """A request that is not understood: a wrong field, type, query or path."""
 
 
+class WebAccountError(PenstockError):
+    """The controller does not accept the account of the web server itself."""
+
+
 class NoSuchReaderError(PenstockError):
     """A reader group has no reader of this name."""
 
@@ -65,6 +69,7 @@ class Refusal:
 #: The first that matches counts: subclasses before their bases.
 _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (AuthenticationBusyError, 503),
+    (WebAccountError, 503),
     (AuthenticationError, 401),
     (AccessDeniedError, 403),
     (TokenRefusedError, 403),

@@ -182,13 +182,14 @@ class AdditionCalls(ABC):
         except UnsupportedOperationError:
             return None
 
-    async def open_session(self) -> tuple[str, int]:
-        """Return a session of this client's account, and its end as Unix time in ms.
+    async def open_session(self, user: str = "") -> tuple[str, int]:
+        """Return a session of this client's account, and its end as Unix time in ms. A client with a session renews it.
 
-        A client with a session renews it. Raises `UnsupportedOperationError` for a controller without accounts, or
+        `user`: another account, for which this client's one may open sessions. Raises `AccessDeniedError` if it may
+        not, or there is no such account, `UnsupportedOperationError` for a controller without accounts, or
         without sessions.
         """
-        reply = await self._ask(self._stub.openSession, added.OpenSessionRequest(), "log in")
+        reply = await self._ask(self._stub.openSession, added.OpenSessionRequest(user=user), "log in")
         return reply.token, reply.expiresMillis
 
     async def caller(self) -> str:

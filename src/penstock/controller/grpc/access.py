@@ -19,7 +19,7 @@ from penstock.model.names import (
     READER_GROUP_TABLE_SUFFIX,
     STATE_STREAM_PREFIX,
 )
-from penstock.model.permissions import ROOT, Permission, scope_resource
+from penstock.model.permissions import ROOT, Permission, account_resource, scope_resource
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 
@@ -106,6 +106,13 @@ def unchecked(request: Message) -> None:
 def any_account(request: Message) -> Access:
     """Require an account, and no permission."""
     return Access(ROOT, Permission.NONE)
+
+
+def session(request: added.OpenSessionRequest) -> Access:
+    """Require an account; for the session of another one, READ_UPDATE on that."""
+    if not request.user:
+        return any_account(request)
+    return Access(account_resource(request.user), Permission.READ_UPDATE)
 
 
 def root(permission: Permission) -> AccessOf:

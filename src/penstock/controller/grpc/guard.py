@@ -118,7 +118,7 @@ class CallGuard:
         elif (needed := access_of(request)) is not None:
             caller.check(call, needed)
         if call in ("openSession", "describeCaller", "describeAccounts"):
-            return self._answer_about(call, caller)
+            return self._answer_about(call, caller, request)
         reply = await answer(request)
         listing = _LISTINGS.get(call)
         if listing is not None:
@@ -129,7 +129,7 @@ class CallGuard:
                 reply.delegationToken = self._signer.sign(claims)  # type: ignore[attr-defined]
         return reply
 
-    def _answer_about(self, call: str, caller: Caller) -> Message:
+    def _answer_about(self, call: str, caller: Caller, request: Message) -> Message:
         """Answer a call about the caller itself."""
         assert caller.account is not None
         if call == "describeCaller":
@@ -141,7 +141,9 @@ class CallGuard:
                 own=_described(caller.account), hasAll=has_all,
                 accounts=[_described(each) for _, each in sorted(accounts.items())],
             )  # fmt: skip
-        token, expires_s = self._authenticator.open_session(caller.account, caller.session)
+        assert isinstance(request, added.OpenSessionRequest)
+        account = caller.account if not request.user else self._authenticator.account_for_session(request.user)
+        token, expires_s = self._authenticator.open_session(account, caller.session)
         return added.OpenSessionReply(token=token, expiresMillis=1000 * expires_s)
 
     async def _filtered(

@@ -310,7 +310,7 @@ ADDITIONS: tuple[Call, ...] = (
         "describeHistory", additions.describe_history, access.stream(_READ),
         {InvalidArgumentError: FinalArgumentError},
     ),
-    Call("openSession", additions.open_session, access.any_account),
+    Call("openSession", additions.open_session, access.session),
     Call("describeCaller", additions.describe_caller, access.any_account),
     Call("describeMembers", administration.describe_members, access.root(_READ)),
     Call("changeAssignment", administration.change_assignment, access.root(_UPDATE)),

@@ -27,6 +27,7 @@ from penstock.model.errors import (
 )
 from penstock.runtime.client_security import Credentials
 from penstock.web.callers import Callers, user_of
+from penstock.web.certificates import RequestCredentials, sent_header
 from penstock.web.console import (
     account_pages,
     cluster_changes,
@@ -100,9 +101,15 @@ class Console:
     """See the module. `controller`: address of the cluster in the commands that pages show."""
 
     def __init__(
-        self, callers: Callers, controller: str, settings: WebSettings, random_bytes: Callable[[int], bytes]
+        self,
+        callers: Callers,
+        credentials: RequestCredentials,
+        controller: str,
+        settings: WebSettings,
+        random_bytes: Callable[[int], bytes],
     ) -> None:
         self._callers = callers
+        self._credentials = credentials
         self._controller = controller
         self._settings = settings
         self._random_bytes = random_bytes
@@ -127,7 +134,8 @@ class Console:
         nonce, token = self._tokens(http)
         lease = None
         try:
-            header = _credentials(http)
+            async with asyncio.timeout(self._settings.request_timeout_s):
+                header = await self._credentials.header(http)
             lease = self._callers.take(header)
             client = lease.client
             async with asyncio.timeout(self._settings.request_timeout_s):
@@ -141,6 +149,7 @@ class Console:
                 response = _response(await route.answer(request), http, token, user)
         except (PenstockError, TimeoutError) as error:
             if isinstance(error, AuthenticationError) and not isinstance(error, AuthenticationBusyError):
+                self._credentials.refused(http)
                 if lease is not None:
                     self._callers.forget(lease.client)
                 return self._signed_out(http, error)
@@ -181,7 +190,8 @@ class Console:
             return self.refused(http, refusal_of(error))
         nonce, token = self._tokens(http)
         return_to = http.url.path + (f"?{http.url.query}" if http.url.query else "")
-        page = _sign_in_page(return_to if http.method == "GET" else "", str(error) if COOKIE in http.cookies else "")
+        has_sent = COOKIE in http.cookies or self._credentials.has_certificate(http)
+        page = _sign_in_page(return_to if http.method == "GET" else "", str(error) if has_sent else "")
         response = _response(page, http, token, "")
         if COOKIE in http.cookies:
             response.headers.append("Set-Cookie", session_cookie("", is_https=http.url.scheme == "https"))
@@ -221,7 +231,7 @@ class Console:
         nonce, token = self._tokens(http)
         try:
             await self._form(http, token)
-            self._callers.end(_credentials(http))
+            self._callers.end(sent_header(http))
         except PenstockError as error:
             return self.refused(http, refusal_of(error))
         response = _response(Elsewhere(ROOT + SIGN_IN), http, token, "")
@@ -256,13 +266,6 @@ def _with_nonce(response: Response, http: HttpRequest, nonce: str) -> Response:
             _COOKIE, nonce, path=ROOT, httponly=True, samesite="strict", secure=http.url.scheme == "https"
         )
     return response
-
-
-def _credentials(http: HttpRequest) -> str | None:
-    """Return the ``Authorization`` of a request, or its session's cookie as one; None without both."""
-    header = http.headers.get("authorization")
-    session = http.cookies.get(COOKIE)
-    return header if header is not None or not session else f"Bearer {session}"
 
 
 async def _user(client: aio.Client, header: str | None) -> str:
