@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.model.permissions import Permission, stream_resource
-from penstock.security.tokens import STATISTICS_CLAIM, TokenKeys, TokenSigner, TokenVerifier
+from penstock.security.tokens import STATISTICS_CLAIM, TokenGrant, TokenKeys, TokenSigner, TokenVerifier
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.token_access import CHECK_FAILED, EXPIRED, RULES, TokenAccess
 from penstock.segmentstore.writer_tokens import WITHOUT_TOKEN
@@ -27,7 +27,7 @@ from penstock.wire.commands import (
     WireCommand,
 )
 from penstock.wire.commands.base import Request
-from support.raw_wire import RawWire
+from support.raw_wire import RawWire, block
 from support.wire_service import A, W, WireService
 
 NOW_S = 1_000_000
@@ -156,6 +156,29 @@ async def test_appends_are_covered_by_the_token_of_the_set_up(service: WireServi
     await connection.expect(DataAppended)
     reply = await connection.ask(ReadSegment(A, 0, 100, READ, 4), SegmentRead)
     assert b"event" in bytes(reply.data)  # type: ignore[arg-type]
+
+
+async def test_appends_cost_no_verification_of_a_token(service: WireService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the set-up does, whether appends come one by one or many in one read of the socket."""
+    verified: list[str] = []
+    original = TokenVerifier.verify
+
+    def verify(verifier: TokenVerifier, text: str) -> TokenGrant:
+        verified.append(text)
+        return original(verifier, text)
+
+    monkeypatch.setattr(TokenVerifier, "verify", verify)
+    connection = await service.connect()
+    await connection.ask(SetupAppend(1, W, A, UPDATE), AppendSetup)
+    at_set_up = len(verified)
+    assert at_set_up
+    for number in range(1, 6):
+        await connection.ask(block(W, number, b"12345678"), DataAppended)
+    connection.send(*(block(W, number, b"12345678") for number in range(6, 60)))
+    while (await connection.expect(DataAppended)).event_number < 59:
+        pass
+    assert len(verified) == at_set_up
+    await connection.close()
 
 
 async def test_an_append_without_a_set_up_ends_the_connection(service: WireService) -> None:
