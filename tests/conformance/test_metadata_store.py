@@ -51,7 +51,7 @@ async def test_versions_grow_with_every_write_and_are_returned(store: MetadataSt
     (first,) = await store.put(TABLE, [Write("a", b"1")])
     (second,) = await store.put(TABLE, [Write("a", b"1")])
     (row,) = await store.get(TABLE, ["a"])
-    assert 0 <= first < second == row.version
+    assert 0 <= first < second == row.version  # type: ignore[union-attr]
     await store.remove(TABLE, [Removal("a")])
     (third,) = await store.put(TABLE, [Write("a", b"1")])
     assert third > second

@@ -120,7 +120,7 @@ async def test_waiting_for_a_lock_holds_no_slot(house: House) -> None:
     async with house.locks.hold("scope/busy"):
         for number in range(SETTINGS.workflow_concurrency_max + 1):
             name = f"busy {number}"
-            house.tasks.start(name, house.work.until_done(name, lambda name=name: work(name), lock="scope/busy"))
+            house.tasks.start(name, house.work.until_done(name, lambda name=name: work(name), lock="scope/busy"))  # type: ignore[misc]
         await asyncio.sleep(0)
         async with asyncio.timeout(60):
             await house.work.until_done("other", lambda: work("other"), lock="scope/other")
@@ -143,7 +143,7 @@ async def test_what_is_given_up_is_reported_in_log_record_and_statistic(
     """An error that stays ends the work; the newest of all records are kept, in their order."""
     for number in range(5):
         error = InvalidArgumentError(f"never, {number}")
-        assert await house.work.until_done(f"work {number}", lambda error=error: _fails(error)) is None
+        assert await house.work.until_done(f"work {number}", lambda error=error: _fails(error)) is None  # type: ignore[func-returns-value, misc]
     assert "work 4 is abandoned, it cannot be completed: never, 4" in caplog.text
     assert house.given_up.count == 5
     found = await house.given_up.newest()
@@ -208,7 +208,7 @@ async def test_work_on_one_stream_goes_in_order_beside_that_on_others(house: Hou
             queue.post("scope", stream, number)
     calls = [
         asyncio.create_task(
-            house.work.until_done("call", lambda number=number: one("call", "held", number), lock="scope/held")
+            house.work.until_done("call", lambda number=number: one("call", "held", number), lock="scope/held")  # type: ignore[misc]
         )
         for number in range(3)
     ]
@@ -278,7 +278,7 @@ async def test_what_can_never_be_done_is_dropped_once_that_is_on_record(house: H
             raise ContainerOfflineError(1, "away")
         return await put(table, writes)
 
-    house.store.put = failing_put
+    house.store.put = failing_put  # type: ignore[method-assign]
     queue = StreamQueue("commit", house.work, SETTINGS, work)
     queue.post("scope", "stream", "item")
     if is_stopped:

@@ -57,13 +57,13 @@ async def test_a_connection_without_calls_goes_when_nothing_answers_its_pings(
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         stub = ControllerServiceStub(channel)
-        await stub.checkScopeExists(pb.ScopeInfo(scope="a"))
+        await stub.checkScopeExists(pb.ScopeInfo(scope="a"))  # type: ignore[misc]
         is_lost = asyncio.ensure_future(channel.wait_for_state_change(grpc.ChannelConnectivity.READY))
         async with asyncio.timeout(60):
             streams = await asyncio.open_connection("127.0.0.1", server.port)
             assert await answer_pings(*streams, answered_max=answered_count) == answered_count + 1
         assert not is_lost.done()
-        await stub.checkScopeExists(pb.ScopeInfo(scope="a"))
+        await stub.checkScopeExists(pb.ScopeInfo(scope="a"))  # type: ignore[misc]
         is_lost.cancel()
 
 
@@ -89,7 +89,7 @@ async def test_an_idle_client_of_pravega_answers_the_pings(cluster: InProcessClu
         )  # fmt: skip
         try:
             async with asyncio.timeout(60):
-                assert await process.stdout.readline() == b"idle\n"
+                assert await process.stdout.readline() == b"idle\n"  # type: ignore[union-attr]
                 connected = set(server._clients._peers)
                 # As long as it takes until another client that answers two pings and then none is dropped.
                 await answer_pings(*await asyncio.open_connection("127.0.0.1", server.port), answered_max=2)

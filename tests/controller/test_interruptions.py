@@ -71,7 +71,7 @@ async def test_commit_whose_client_went_away_is_merged_at_once(
     await started.idle()
     found = await started.transactions.status("scope", "stream", transaction)
     assert found is COMMITTED or (found is TransactionStatus.OPEN and turns == 0)
-    assert cluster.store.segments[segment_name("scope", "stream", 0)].data == (b"data" if found is COMMITTED else b"")
+    assert cluster.store.segments[segment_name("scope", "stream", 0)].data == (b"data" if found is COMMITTED else b"")  # type: ignore[comparison-overlap]
 
 
 async def test_commit_whose_reply_was_lost_is_merged_at_once(cluster: InProcessCluster) -> None:
@@ -83,7 +83,7 @@ async def test_commit_whose_reply_was_lost_is_merged_at_once(cluster: InProcessC
     await service.create_stream("scope", "stream", StreamConfig())
     for decide in (commit, lambda service, id: service.transactions.abort("scope", "stream", id)):
         transaction = await begin(service)
-        segments.after_rule = lambda name, arguments: name == "table_put" and "transactionsInEpoch" in arguments[0]
+        segments.after_rule = lambda name, arguments: name == "table_put" and "transactionsInEpoch" in arguments[0]  # type: ignore[operator]
         deciding = asyncio.create_task(decide(service, transaction))
         await asyncio.sleep(0.01)
         segments.after_rule = lambda name, arguments: False
@@ -176,7 +176,7 @@ async def test_creation_that_fails_half_way_leaves_no_segments(cluster: InProces
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(3)))
     segments.rule = lambda name, arguments: (
         ContainerOfflineError(0)
-        if name == "create_segment" and is_of_transaction(arguments[0]) and "/1.#epoch" in arguments[0]
+        if name == "create_segment" and is_of_transaction(arguments[0]) and "/1.#epoch" in arguments[0]  # type: ignore[arg-type, operator]
         else None
     )
     with pytest.raises(ContainerOfflineError):
@@ -307,7 +307,7 @@ async def test_a_start_asks_who_is_alive_once_per_page_of_the_transaction_index(
         reads.append(None)
         return await living()
 
-    claims.live_members = counted
+    claims.live_members = counted  # type: ignore[method-assign]
     await service.start()
     await service.idle()
     pages = [len(page) async for page in index.pages()]

@@ -291,14 +291,14 @@ async def test_hung_disk_of_one_log_stops_its_own_container_alone(place: Place) 
         await store.create_segment(name)
         await store.append(name, b"before")
     place.disk.hung_place, place.disk.hung = "/tier1/0/", {"write"}
-    stuck = [asyncio.ensure_future(store.append(names[0], b"stuck")) for _ in range(20)]
+    stuck = [asyncio.ensure_future(store.append(names[0], b"stuck")) for _ in range(20)]  # type: ignore[index]
     await until(lambda: place.disk.stuck_count > 0)
     for _ in range(20):
-        await store.append(names[1], b"acknowledged")
+        await store.append(names[1], b"acknowledged")  # type: ignore[index]
     other = next(container for container in store.containers if container.id == 1)
     await other.flush()
     evict_all(other)
-    assert (await store.read(names[1], 0, 6)).joined() == b"before"
+    assert (await store.read(names[1], 0, 6)).joined() == b"before"  # type: ignore[index]
     assert not any(append.done() for append in stuck)
     place.disk.heal()
     assert max(await asyncio.gather(*stuck)) == 6 + 20 * 5

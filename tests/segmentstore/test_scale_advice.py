@@ -137,7 +137,7 @@ def test_the_policy_says_what_is_measured() -> None:
     assert advise(by_bytes, AT_ONCE) == ScaleAdvice(NAME, ScaleDirection.UP, 3)
     assert advise(replace(by_bytes, bytes_per_s=Rates(1024 * 100, 1024 * 100, 1024 * 100, 0)), AT_ONCE) is None
     for policy in ({"scale_type": 0}, {"target_rate": 0}, {"scale_type": 7}):
-        assert advise(replace(by_bytes, **policy), AT_ONCE) is None
+        assert advise(replace(by_bytes, **policy), AT_ONCE) is None  # type: ignore[arg-type]
 
 
 def test_a_burst_over_two_minutes_is_split() -> None:
@@ -197,7 +197,7 @@ def test_more_load_never_requests_a_merge_where_less_asked_for_none(
         return 0 if found is None else found.split_count or -1
 
     less = load(rates, age_s=age_s, silent_s=silent_s)
-    found = advise(replace(less, events_per_s=Rates(*(rate * more for rate in rates))), AT_ONCE)
+    found = advise(replace(less, events_per_s=Rates(*(rate * more for rate in rates))), AT_ONCE)  # type: ignore[operator]
     if silent_s <= AT_ONCE.recent_s:
         assert heat(found) >= heat(advise(less, AT_ONCE))
     else:

@@ -78,10 +78,10 @@ async def test_a_container_moves_with_what_was_acknowledged(pair: Pair) -> None:
         await giver.refresh_assignment()
         with pytest.raises(ContainerNotFoundError):
             await giver.segment_info(A)
-        await until(lambda giver=giver: HOME not in giver.held)
+        await until(lambda giver=giver: HOME not in giver.held)  # type: ignore[misc]
         pair.assignment[names[1]] = [HOME] if taker is pair.b else range(4)
         await taker.refresh_assignment()
-        await until(lambda taker=taker: taker.is_ready)
+        await until(lambda taker=taker: taker.is_ready)  # type: ignore[misc]
         assert (await taker.read(A, 0, 100)).joined() == b"first"
         epochs.append(pair.epoch())
         assert not giver.failures
@@ -100,7 +100,7 @@ async def test_a_store_that_missed_its_loss_is_shut_out_and_takes_the_container_
     for name in ("b", "a"):
         pair.assignment[name] = [HOME]
         new.set_assignment([HOME])
-        await until(lambda new=new: new.is_ready)
+        await until(lambda new=new: new.is_ready)  # type: ignore[misc]
         epochs.append(pair.epoch())
         assert (await new.read(A, 0, 100)).joined() == contents
         with pytest.raises(OutcomeUnknownError):
@@ -113,7 +113,7 @@ async def test_a_store_that_missed_its_loss_is_shut_out_and_takes_the_container_
         contents += data
         assert (await new.read(A, 0, 100)).joined() == contents
         old.set_assignment([])
-        await until(lambda old=old: not old.held)
+        await until(lambda old=old: not old.held)  # type: ignore[misc]
         old, new = new, old
     assert epochs == sorted(set(epochs))
 

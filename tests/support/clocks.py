@@ -68,7 +68,7 @@ def run_with_leaps(main: Callable[[Callable[[float], None]], Coroutine[object, o
     """Run `main(leap)` in an event loop; `leap(seconds)` lets the loop find its clock ahead, as after a suspension."""
     loop = asyncio.SelectorEventLoop()
     real, ahead = loop.time, [0.0]
-    loop.time = lambda: real() + ahead[0]
+    loop.time = lambda: real() + ahead[0]  # type: ignore[method-assign]
 
     def leap(seconds: float) -> None:
         ahead[0] += seconds

@@ -46,6 +46,6 @@ def scale(store: StandaloneProcess, stream: str, seal: list[int], key_ranges: li
 
     async def run() -> None:
         async with aio.Client(store.uri) as connected:
-            await connected._controller_client.scale_stream(*stream.split("/"), seal=seal, key_ranges=key_ranges)
+            await connected._controller_client.scale_stream(*stream.split("/"), seal=seal, key_ranges=key_ranges)  # type: ignore[arg-type]
 
     asyncio.run(run())

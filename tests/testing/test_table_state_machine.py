@@ -214,7 +214,7 @@ class TableMachine(RuleBasedStateMachine):
             assert result is None or is_done[0]
             if is_done[0]:
                 table.put(updates, [entry.version for entry in found if entry is not None])
-                assert result is None or list(result) == [table.version(key) for key in changes]
+                assert result is None or list(result) == [table.version(key) for key in changes]  # type: ignore[arg-type]
         else:
             before = [table.entries.get(key) for key in changes]
             is_done_whole = list(found) == [None] * len(found)
@@ -241,8 +241,8 @@ class TableMachine(RuleBasedStateMachine):
     def compare(self) -> None:
         for name in self.model:
             table = self.model.table(name)
-            self.stack.call(lambda name=name, table=table: check_table(self.stack, name, table))
-            self.stack.call(lambda name=name, table=table: check_delta(self.stack, name, table, 0))
+            self.stack.call(lambda name=name, table=table: check_table(self.stack, name, table))  # type: ignore[misc]
+            self.stack.call(lambda name=name, table=table: check_delta(self.stack, name, table, 0))  # type: ignore[misc]
 
     @rule()
     def crash(self) -> None:

@@ -142,7 +142,7 @@ async def lines_of(call: Coroutine[object, object, object]) -> int:
         return trace
 
     before = sys.gettrace()
-    sys.settrace(trace)
+    sys.settrace(trace)  # type: ignore[arg-type]
     try:
         await asyncio.ensure_future(call)  # A task of its own: frames that run already are not counted.
     finally:

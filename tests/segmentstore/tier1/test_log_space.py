@@ -83,7 +83,7 @@ async def test_a_log_opens_on_a_full_disk_and_is_written_and_truncated_there() -
     log = await opened(disk)
     assert await data_of(log) == [b"before"]
     await append(log, b"while full")
-    await log.truncate(first)
+    await log.truncate(first)  # type: ignore[arg-type]
     disk.crash()
     fill_up(disk)
     log = await opened(disk)
@@ -198,7 +198,7 @@ async def test_each_of_two_logs_on_a_full_disk_has_its_own_reserve() -> None:
     for container_id in (0, 1):
         log = await opened(disk, container_id=container_id)
         await append(log, b"while full")
-        await log.truncate(await append(log, b"and more"))
+        await log.truncate(await append(log, b"and more"))  # type: ignore[arg-type]
     # The truncation may have made room already to fill it up again.
     assert all(reserve_of(disk, container_id)[0] in (1, 2) for container_id in (0, 1))
 
@@ -235,7 +235,7 @@ async def test_a_crash_at_any_call_while_the_reserve_is_used_leaves_a_log_that_o
                 await log.open()
                 await append(log, b"three")
                 acknowledged.append(b"three")
-                await log.truncate(first)
+                await log.truncate(first)  # type: ignore[arg-type]
                 was_truncated = True
             except (PenstockError, OSError):
                 pass

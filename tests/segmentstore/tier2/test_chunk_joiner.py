@@ -84,7 +84,7 @@ class Stored(World):
         self.reported.append(error)
 
     async def round(self, joiner: ChunkJoiner) -> bool:
-        return await joiner.join_round(self.report)
+        return await joiner.join_round(self.report)  # type: ignore[arg-type]
 
     async def write(self, lengths: Sequence[int], segment: str = SEGMENT) -> bytes:
         """Append chunks of these lengths; return all that the segment holds."""
@@ -269,7 +269,7 @@ async def during_the_copy(world: Stored, change: Callable[[], Awaitable[object]]
     joiner = world.joiner(replace(JOINS, round_bytes=1))
     assert await world.round(joiner)
     assert world.chunks.before_creation is None
-    assert bool(joiner.made_count) == is_joined
+    assert bool(joiner.made_count) == is_joined  # type: ignore[unreachable]
     assert await world.unused() == set()
 
 
@@ -362,7 +362,7 @@ async def test_a_new_chunk_that_reads_differently_is_not_recorded() -> None:
         await forgetful.create_with_content(name, [await world.chunks.read(name, 0, 99) + b"?"])
     storage = ChunkedStorage(forgetful, world.table, epoch=1, runtime=seeded_runtime(), settings=SETTINGS)
     with pytest.raises(ChunkError, match="differs from that of its creation"):
-        await ChunkJoiner(storage, JOINS).join_round(world.report)
+        await ChunkJoiner(storage, JOINS).join_round(world.report)  # type: ignore[arg-type]
     assert await world.open_storage.read(SEGMENT, 0, 99) == data
     assert len(await world.lengths()) == 20
     assert [info.name for info in await forgetful.list()] == before
@@ -426,7 +426,7 @@ async def test_rounds_continue_when_storage_does_again(problem: Exception) -> No
 
     world.chunks.before_creation = fail
     joiner = world.joiner()
-    task = asyncio.ensure_future(joiner.run(world.report))
+    task = asyncio.ensure_future(joiner.run(world.report))  # type: ignore[arg-type]
     async with asyncio.timeout(60):
         while not joiner.made_count:
             await asyncio.sleep(0.01)
@@ -461,4 +461,4 @@ async def test_a_cancelled_copy_leaves_nothing_behind() -> None:
 def test_settings_that_cannot_work_are_refused() -> None:
     for settings in ({"chunks_min": 1}, {"chunks_min": 9, "chunks_max": 8}, {"target_bytes": 1}, {"chunks_max": 1000}):
         with pytest.raises(InvalidArgumentError):
-            JoinSettings(**settings)
+            JoinSettings(**settings)  # type: ignore[arg-type]
