@@ -22,7 +22,8 @@ from penstock.model.cluster_nodes import (
 )
 from penstock.segmentstore.tier1.object_log.container_record import ContainerRecord
 from penstock.segmentstore.tier1.object_log.journal_format import decode_header, decode_section, decode_table
-from penstock.segmentstore.tier1.object_log.server_claim import _decode
+from penstock.segmentstore.tier1.object_log.server_claim import FORMAT_VERSION
+from penstock.segmentstore.tier1.owned_record import decode_record
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
 from support.old_cluster import ARCHIVES, unpacked
 
@@ -54,9 +55,9 @@ def test_each_node_of_an_earlier_commit_is_read(name: str) -> None:
 def test_each_object_of_the_log_of_an_earlier_commit_is_read(name: str) -> None:
     archive = unpacked(name)
     objects = archive.objects
-    identity = _decode(objects["log/identity"], "log/identity")
+    identity = decode_record(objects["log/identity"], "log/identity", FORMAT_VERSION)
     assert StorageIdentity.decode(objects["data/penstock-storage.toml"], "data").cluster_id == identity["cluster"]
-    assert _decode(objects["log/server"], "log/server")["zookeeper"]
+    assert decode_record(objects["log/server"], "log/server", FORMAT_VERSION)["zookeeper"]
     frame_count = 0
     for key, content in objects.items():
         if key.startswith("log/r/"):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from penstock.administration.ledger_rebuild import LedgerRebuild, RebuiltLog
+from penstock.administration.ledger_rebuild import ClusterLogs, LedgerRebuild, RebuiltLog
 from penstock.administration.log_administration import LogReport, LogState
 from penstock.model.cluster_nodes import ClusterIdentity
 from penstock.model.errors import (
@@ -31,7 +31,6 @@ from penstock.segmentstore.tier1.bookkeeper.factory import enable_log
 from penstock.segmentstore.tier1.bookkeeper.log_reader import LogReader
 from penstock.segmentstore.tier1.bookkeeper.log_record import LedgerLabels, LogRecord, record_path
 from penstock.segmentstore.tier1.bookkeeper.record_store import RecordStore, StoredLogRecord
-from penstock.segmentstore.tier1.bookkeeper.settings import BookKeeperSettings
 from penstock.server.settings import StandaloneSettings
 
 _ADVICE = (
@@ -81,33 +80,22 @@ async def ledger_logs(
     records = RecordStore(service, identity.cluster_id, log.retry_s)
     try:
         await ledgers.start()
-        yield BookKeeperAdministration(ledgers, records, log, runtime, identity.container_count)
+        yield BookKeeperAdministration(ClusterLogs(ledgers, records, log, runtime, identity.container_count))
     finally:
         await records.close()
         await ledgers.close()
 
 
 class BookKeeperAdministration:
-    """See the module. `records`: of one cluster, which has `container_count` containers."""
+    """See the module."""
 
-    def __init__(
-        self,
-        ledgers: LedgerStore,
-        records: RecordStore,
-        settings: BookKeeperSettings,
-        runtime: Runtime,
-        container_count: int,
-    ) -> None:
-        self._ledgers = ledgers
-        self._records = records
-        self._settings = settings
-        self._runtime = runtime
-        self._container_count = container_count
+    def __init__(self, logs: ClusterLogs) -> None:
+        self._logs = logs
 
     @property
     def cluster_id(self) -> str:
         """The cluster that the logs belong to."""
-        return self._records.cluster_id
+        return self._logs.records.cluster_id
 
     async def owners(self) -> Collection[str]:
         """Return the tokens, in hex, of the processes that have opened each log last.
@@ -118,12 +106,12 @@ class BookKeeperAdministration:
 
     async def reports(self) -> Sequence[LogReport]:
         """Return a report of each container's log. Changes and fences nothing."""
-        return [await self._report(container_id) for container_id in range(self._container_count)]
+        return [await self._report(container_id) for container_id in range(self._logs.container_count)]
 
     async def _report(self, container_id: int) -> LogReport:
-        path = f"{self._records.place}{record_path(container_id)}"
+        path = f"{self._logs.records.place}{record_path(container_id)}"
         try:
-            stored = await self._records.read(container_id)
+            stored = await self._logs.records.read(container_id)
         except LaterVersionError as error:
             return LogReport(container_id, LogState.LATER_VERSION, 0, 0, 0, path, str(error))
         except (CorruptionError, LogIdentityError) as error:
@@ -134,7 +122,7 @@ class BookKeeperAdministration:
         record, length_bytes, problem = stored.record, 0, ""
         for ledger in record.ledgers:
             try:
-                reader = await self._ledgers.open(ledger.ledger_id, is_fencing=False)
+                reader = await self._logs.ledgers.open(ledger.ledger_id, is_fencing=False)
             except StorageError as error:
                 problem = str(error)
                 continue
@@ -159,10 +147,10 @@ class BookKeeperAdministration:
                 await self._check_frames(stored.record)
             except CorruptionError as error:
                 raise LogDamagedError(container_id, error, advice=_ADVICE) from error
-        await enable_log(self._records, self._runtime, container_id)
+        await enable_log(self._logs.records, self._logs.runtime, container_id)
 
     async def _check_frames(self, record: LogRecord) -> None:
-        reader = LogReader(self._ledgers, self._settings, record.container_id, self._records.cluster_id)
+        reader = LogReader(self._logs.ledgers, self._logs.settings, record.container_id, self._logs.records.cluster_id)
         try:
             ends = {
                 each.ordinal: (await reader.fenced(each)).last_entry
@@ -183,24 +171,25 @@ class BookKeeperAdministration:
         stored = await self._demand(container_id)
         record = stored.record
         if not record.is_enabled:
-            raise InvalidArgumentError(f"the log of container {container_id} in {self._records.place} is disabled")
-        nonce = self._runtime.random_id()
+            raise InvalidArgumentError(f"the log of container {container_id} in {self._logs.records.place} is disabled")
+        nonce = self._logs.runtime.random_id()
         try:
-            await self._records.change(
+            await self._logs.records.change(
                 stored, replace(record, nonce=nonce, is_enabled=False, reason="by an administrator")
             )
         except StorageConflictError as error:
             raise LogFencedError(
-                f"the log of container {container_id} in {self._records.place} was changed meanwhile: list the logs"
+                f"the log of container {container_id} in {self._logs.records.place} was changed meanwhile: "
+                "list the logs"
             ) from error
         for ledger in reversed(record.ledgers):
             if ledger.last_entry is None:
                 # Its owner finds the fence with its next append or check, and the changed record at its next open.
-                await (await self._ledgers.open(ledger.ledger_id, is_fencing=True)).close()
+                await (await self._logs.ledgers.open(ledger.ledger_id, is_fencing=True)).close()
 
     async def rebuild(self, *, is_dry_run: bool) -> Sequence[RebuiltLog]:
         """Make records that do not exist again. No store of the cluster may run. Errors as `LedgerRebuild.run`."""
-        rebuild = LedgerRebuild(self._ledgers, self._records, self._settings, self._runtime, self._container_count)
+        rebuild = LedgerRebuild(self._logs)
         return await rebuild.run(is_dry_run=is_dry_run)
 
     async def sweep(self, *, is_dry_run: bool) -> LedgerSweepReport:
@@ -210,12 +199,12 @@ class BookKeeperAdministration:
         """
         found: dict[int, LedgerLabels] = {}
         foreign_count = 0
-        async for ledger_id in self._ledgers.ledger_ids():
+        async for ledger_id in self._logs.ledgers.ledger_ids():
             try:
-                labels = LedgerLabels.decode(await self._ledgers.labels(ledger_id))
+                labels = LedgerLabels.decode(await self._logs.ledgers.labels(ledger_id))
             except NoSuchLedgerError:
                 continue
-            if labels is None or labels.cluster_id != self._records.cluster_id:
+            if labels is None or labels.cluster_id != self._logs.records.cluster_id:
                 foreign_count += 1
             else:
                 found[ledger_id] = labels
@@ -224,19 +213,19 @@ class BookKeeperAdministration:
         unnamed = sorted(each for each, labels in found.items() if _is_left_over(each, labels, records))
         if not is_dry_run:
             for ledger_id in unnamed:
-                await self._ledgers.delete(ledger_id)
+                await self._logs.ledgers.delete(ledger_id)
         return LedgerSweepReport(is_dry_run, unnamed, len(found) - len(unnamed), foreign_count)
 
     async def _all_records(self) -> dict[int, LogRecord]:
-        found = {number: await self._records.read(number) for number in range(self._container_count)}
+        found = {number: await self._logs.records.read(number) for number in range(self._logs.container_count)}
         return {number: stored.record for number, stored in found.items() if stored is not None}
 
     async def _demand(self, container_id: int) -> StoredLogRecord:
-        stored = await self._records.read(container_id) if 0 <= container_id < self._container_count else None
+        stored = await self._logs.records.read(container_id) if 0 <= container_id < self._logs.container_count else None
         if stored is None:
             raise InvalidArgumentError(
-                f"there is no log of container {container_id} in {self._records.place}, which has "
-                f"{self._container_count} containers"
+                f"there is no log of container {container_id} in {self._logs.records.place}, which has "
+                f"{self._logs.container_count} containers"
             )
         return stored
 

@@ -61,22 +61,27 @@ class RebuiltLog:
     problem: str = ""
 
 
-class LedgerRebuild:
-    """See the module. `records`: of one cluster, which has `container_count` containers."""
+@dataclass(frozen=True, slots=True)
+class ClusterLogs:
+    """The logs of one cluster in BookKeeper, and what their administration uses.
 
-    def __init__(
-        self,
-        ledgers: LedgerStore,
-        records: RecordStore,
-        settings: BookKeeperSettings,
-        runtime: Runtime,
-        container_count: int,
-    ) -> None:
-        self._ledgers = ledgers
-        self._records = records
-        self._settings = settings
-        self._runtime = runtime
-        self._container_count = container_count
+    Attributes:
+        records: of the cluster's containers.
+        container_count: of the cluster.
+    """
+
+    ledgers: LedgerStore
+    records: RecordStore
+    settings: BookKeeperSettings
+    runtime: Runtime
+    container_count: int
+
+
+class LedgerRebuild:
+    """See the module."""
+
+    def __init__(self, logs: ClusterLogs) -> None:
+        self._logs = logs
 
     async def run(self, *, is_dry_run: bool) -> Sequence[RebuiltLog]:
         """Make the records that do not exist. Stores must not run: one that runs is fenced.
@@ -85,28 +90,28 @@ class LedgerRebuild:
         a ledger belongs to a container that the cluster does not have; then it can be repeated.
         """
         found = await self._own_ledgers()
-        strange = sorted(each for each in found if not 0 <= each < self._container_count)
+        strange = sorted(each for each in found if not 0 <= each < self._logs.container_count)
         if strange:
             raise InvalidArgumentError(
                 f"there are ledgers of containers {', '.join(map(str, strange))}, and the cluster has "
-                f"{self._container_count} containers: nothing was changed"
+                f"{self._logs.container_count} containers: nothing was changed"
             )
         return [
             await self._rebuild(container_id, found.get(container_id, {}), is_dry_run=is_dry_run)
-            for container_id in range(self._container_count)
+            for container_id in range(self._logs.container_count)
         ]
 
     async def _own_ledgers(self) -> Mapping[int, Mapping[int, LedgerLabels]]:
         """Return the labels of the cluster's ledgers, by container and number."""
         found: defaultdict[int, dict[int, LedgerLabels]] = defaultdict(dict)
-        async for ledger_id, labels in labelled_ledgers(self._ledgers):
-            if labels.cluster_id == self._records.cluster_id:
+        async for ledger_id, labels in labelled_ledgers(self._logs.ledgers):
+            if labels.cluster_id == self._logs.records.cluster_id:
                 found[labels.container_id][ledger_id] = labels
         return found
 
     async def _rebuild(self, container_id: int, labels: Mapping[int, LedgerLabels], *, is_dry_run: bool) -> RebuiltLog:
         try:
-            stored = await self._records.read(container_id)
+            stored = await self._logs.records.read(container_id)
         except (CorruptionError, LaterVersionError) as error:
             return RebuiltLog(container_id, RebuildState.DAMAGED, problem=str(error))
         if stored is not None:
@@ -115,10 +120,10 @@ class LedgerRebuild:
             return RebuiltLog(container_id, RebuildState.NEW)
         if is_dry_run:
             return RebuiltLog(container_id, RebuildState.REBUILT, sorted(labels, key=lambda each: labels[each].ordinal))
-        reader = LogReader(self._ledgers, self._settings, container_id, self._records.cluster_id)
+        reader = LogReader(self._logs.ledgers, self._logs.settings, container_id, self._logs.records.cluster_id)
         try:
             record, left_out = await self._found_record(reader, container_id, labels)
-            await self._records.change(None, record)
+            await self._logs.records.change(None, record)
         except StorageConflictError:
             return RebuiltLog(container_id, RebuildState.KEPT)
         except (CorruptionError, LaterVersionError) as error:
@@ -137,7 +142,7 @@ class LedgerRebuild:
         Raises `CorruptionError`.
         """
         ended = await self._ended(container_id, labels)
-        empty = LogRecord(container_id, self._records.cluster_id, self._runtime.random_id(), is_settled=False)
+        empty = LogRecord(container_id, self._logs.records.cluster_id, self._logs.runtime.random_id(), is_settled=False)
         first, begins_with = await self._first_needed(reader, empty, ended)
         kept, left_out = ended[first:], ended[:first]
         last_ordinal = max(each.ordinal for each in labels.values())
@@ -146,8 +151,8 @@ class LedgerRebuild:
         truncation = 0 if begins_at == 1 or begins_with == 1 else frame_address(begins_at - 1, 0)
         record = LogRecord(
             container_id,
-            self._records.cluster_id,
-            self._runtime.random_id(),
+            self._logs.records.cluster_id,
+            self._logs.runtime.random_id(),
             epoch=max(each.epoch for each in labels.values()),
             is_settled=False,
             truncation=truncation,
@@ -164,7 +169,7 @@ class LedgerRebuild:
         ended: dict[int, LogLedger] = {}
         for ledger_id in sorted(labels, key=lambda each: (labels[each].ordinal, each), reverse=True):
             ordinal = labels[ledger_id].ordinal
-            opened = await self._ledgers.open(ledger_id, is_fencing=True)
+            opened = await self._logs.ledgers.open(ledger_id, is_fencing=True)
             await opened.close()
             if opened.last_entry < 0:
                 continue

@@ -187,9 +187,14 @@ def drain(
     as_json: AsJson = False,
 ) -> None:
     """Empty a segment store: its containers are handed over, a few at a time. Lasts until `undrain`."""
-    with exit_on_error(as_json=as_json):
-        moves = _run(config, zookeeper, lambda each: each.drain(name, is_dry=dry_run))
-    _tell_moves(f"store {name} is drained", moves, is_dry=dry_run, as_json=as_json)
+    _change(
+        f"store {name} is drained",
+        config,
+        zookeeper,
+        lambda each: each.drain(name, is_dry=dry_run),
+        is_dry=dry_run,
+        as_json=as_json,
+    )
 
 
 @cluster.command()
@@ -201,9 +206,14 @@ def undrain(
     as_json: AsJson = False,
 ) -> None:
     """End the drain of a segment store: it gets its part of the containers again."""
-    with exit_on_error(as_json=as_json):
-        moves = _run(config, zookeeper, lambda each: each.undrain(name, is_dry=dry_run))
-    _tell_moves(f"store {name} is not drained any more", moves, is_dry=dry_run, as_json=as_json)
+    _change(
+        f"store {name} is not drained any more",
+        config,
+        zookeeper,
+        lambda each: each.undrain(name, is_dry=dry_run),
+        is_dry=dry_run,
+        as_json=as_json,
+    )
 
 
 @cluster.command()
@@ -216,9 +226,14 @@ def move(
     as_json: AsJson = False,
 ) -> None:
     """Hand a container over to another segment store; if needed, another one takes its place."""
-    with exit_on_error(as_json=as_json):
-        moves = _run(config, zookeeper, lambda each: each.move(container, name, is_dry=dry_run))
-    _tell_moves(f"container {container} goes to store {name}", moves, is_dry=dry_run, as_json=as_json)
+    _change(
+        f"container {container} goes to store {name}",
+        config,
+        zookeeper,
+        lambda each: each.move(container, name, is_dry=dry_run),
+        is_dry=dry_run,
+        as_json=as_json,
+    )
 
 
 @cluster.command()
@@ -226,9 +241,14 @@ def balance(
     zookeeper: ZooKeeper = None, dry_run: DryRun = False, config: Config = None, as_json: AsJson = False
 ) -> None:
     """Even out the containers of all segment stores at once, which the leader does a few at a time."""
-    with exit_on_error(as_json=as_json):
-        moves = _run(config, zookeeper, lambda each: each.balance(is_dry=dry_run))
-    _tell_moves("the stores are evened out", moves, is_dry=dry_run, as_json=as_json)
+    _change(
+        "the stores are evened out",
+        config,
+        zookeeper,
+        lambda each: each.balance(is_dry=dry_run),
+        is_dry=dry_run,
+        as_json=as_json,
+    )
 
 
 cluster.command()(cluster_log.sweep)
@@ -245,7 +265,18 @@ def _run(config: Path | None, zookeeper: str | None, action: Callable[[ClusterAd
     )  # fmt: skip
 
 
-def _tell_moves(what: str, moves: Sequence[Move], *, is_dry: bool, as_json: bool) -> None:
+def _change(
+    what: str,
+    config: Path | None,
+    zookeeper: str | None,
+    action: Callable[[ClusterAdministration], Awaitable[Sequence[Move]]],
+    *,
+    is_dry: bool,
+    as_json: bool,
+) -> None:
+    """Run an action that changes the assignment, and print its moves."""
+    with exit_on_error(as_json=as_json):
+        moves = _run(config, zookeeper, action)
     listed = [
         {"container": each.container_id, "source": each.source, "target": each.target, "reason": str(each.reason)}
         for each in moves

@@ -146,6 +146,20 @@ def list_logs(log: LogUrl = None, data_dir: DataDir = None, config: Config = Non
             typer.echo(f"  {report.problem}")
 
 
+def _change(
+    container: int, settings: StandaloneSettings, log: str | None, data_dir: str | None, *, is_enabling: bool
+) -> None:
+    """Enable or disable a log, wherever it is."""
+    url = _bucket(log, data_dir, settings)
+    with _audited(settings, "enable" if is_enabling else "disable", container, url):
+        if url:
+            _in_bucket(url, settings, lambda logs: logs.enable(container) if is_enabling else logs.disable(container))
+            return
+        with _logs(settings, is_locked=True) as local_logs:
+            change = local_logs.enable if is_enabling else local_logs.disable
+            change(container)
+
+
 @log.command()
 def enable(
     container: Container,
@@ -160,14 +174,7 @@ def enable(
     a damaged log stays disabled; `penstock log salvage` makes a new log from its intact frames.
     """
     with exit_on_error(as_json=as_json):
-        settings = _settings(data_dir, config)
-        url = _bucket(log, data_dir, settings)
-        with _audited(settings, "enable", container, url):
-            if url:
-                _in_bucket(url, settings, lambda logs: logs.enable(container))
-            else:
-                with _logs(settings, is_locked=True) as local_logs:
-                    local_logs.enable(container)
+        _change(container, _settings(data_dir, config), log, data_dir, is_enabling=True)
         _tell_changed(container, "enabled", as_json=as_json)
 
 
@@ -185,14 +192,7 @@ def disable(
     log is in a bucket ends the container.
     """
     with exit_on_error(as_json=as_json):
-        settings = _settings(data_dir, config)
-        url = _bucket(log, data_dir, settings)
-        with _audited(settings, "disable", container, url):
-            if url:
-                _in_bucket(url, settings, lambda logs: logs.disable(container))
-            else:
-                with _logs(settings, is_locked=True) as local_logs:
-                    local_logs.disable(container)
+        _change(container, _settings(data_dir, config), log, data_dir, is_enabling=False)
         _tell_changed(container, "disabled", as_json=as_json)
 
 

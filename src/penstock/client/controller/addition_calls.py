@@ -6,7 +6,7 @@ return None where documented.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
@@ -23,8 +23,7 @@ from penstock.client.controller.administration import (
 from penstock.client.controller.controller_messages import retention_from_message
 from penstock.client.controller.group_overview import GroupOverview, StreamOfGroup
 from penstock.client.controller.retention import RecordedCut, RetentionExplanation, RetentionSubscriber, StreamPlace
-from penstock.client.controller.unary_call import Reply, Request, UnaryCall
-from penstock.client.settings import ClientSettings
+from penstock.client.controller.unary_call import CallGroup, UnaryCall
 from penstock.model.errors import (
     NoSuchReaderGroupError,
     NoSuchScopeError,
@@ -57,25 +56,16 @@ class AdditionStub(Protocol):
     readAudit: UnaryCall[added.ReadAuditRequest, added.AuditEntries]
 
 
-class AdditionCalls(ABC):
+class AdditionCalls(CallGroup):
     """See the module."""
 
     _stub: AdditionStub
-    _settings: ClientSettings
 
     @abstractmethod
     def stream_pages(
         self, scope: str, *, tag: str | None = None, token: str = ""
     ) -> AsyncIterator[tuple[str, Sequence[str]]]:
         """Iterate over the streams of a scope page by page."""
-
-    @abstractmethod
-    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
-        """Make a call that changes nothing."""
-
-    @abstractmethod
-    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     @abstractmethod
     async def over_error(self, scope: str, stream: str, transaction: pb.TxnId, tried: str) -> TransactionError:

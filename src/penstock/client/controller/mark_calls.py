@@ -5,11 +5,10 @@ Source: controller-api 9.15.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Protocol
 
-from penstock.client.controller.unary_call import Reply, Request, UnaryCall
+from penstock.client.controller.unary_call import CallGroup, UnaryCall
 from penstock.model.errors import InvalidArgumentError, NoSuchStreamError
 from penstock.rpc import controller_pb2 as pb
 
@@ -21,14 +20,10 @@ class MarkStub(Protocol):
     removeWriter: UnaryCall[pb.RemoveWriterRequest, pb.RemoveWriterResponse]
 
 
-class MarkCalls(ABC):
+class MarkCalls(CallGroup):
     """See the module."""
 
     _stub: MarkStub
-
-    @abstractmethod
-    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     async def note_time(self, scope: str, stream: str, writer: str, time: int, position: Mapping[int, int]) -> None:
         """Note that all events of a writer of `time` or before lie before `position` (segment -> offset).

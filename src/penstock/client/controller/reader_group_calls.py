@@ -5,14 +5,14 @@ Source: controller-api 9.16.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 from penstock.client.controller.controller_messages import cut_to_message
-from penstock.client.controller.unary_call import Reply, Request, UnaryCall, reason_of_refusal
+from penstock.client.controller.unary_call import CallGroup, UnaryCall, reason_of_refusal
 from penstock.model.errors import InvalidNameError, NoSuchReaderGroupError, NoSuchScopeError, StreamError
 from penstock.model.names import STATE_STREAM_PREFIX
 from penstock.model.policies import GroupRetention
@@ -91,18 +91,10 @@ class ReaderGroupStub(Protocol):
     isStreamCutValid: UnaryCall[pb.StreamCut, pb.StreamCutValidityResponse]
 
 
-class ReaderGroupCalls(ABC):
+class ReaderGroupCalls(CallGroup):
     """See the module."""
 
     _stub: ReaderGroupStub
-
-    @abstractmethod
-    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
-        """Make a call that changes nothing."""
-
-    @abstractmethod
-    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     @abstractmethod
     def reader_group_pages(self, scope: str, *, token: str = "") -> AsyncIterator[tuple[str, Sequence[str]]]:

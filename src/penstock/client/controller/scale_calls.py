@@ -6,12 +6,12 @@ Source: controller-api 9.13.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.client.controller.stream_segments import Successor
-from penstock.client.controller.unary_call import Reply, Request, UnaryCall
+from penstock.client.controller.unary_call import CallGroup, UnaryCall
 from penstock.model.errors import InvalidArgumentError, MetadataConflictError, OutcomeUnknownError, StreamError
 from penstock.model.names import SegmentId
 from penstock.rpc import controller_pb2 as pb
@@ -25,18 +25,10 @@ class ScaleStub(Protocol):
     checkScale: UnaryCall[pb.ScaleStatusRequest, pb.ScaleStatusResponse]
 
 
-class ScaleCalls(ABC):
+class ScaleCalls(CallGroup):
     """See the module."""
 
     _stub: ScaleStub
-
-    @abstractmethod
-    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
-        """Make a call that changes nothing."""
-
-    @abstractmethod
-    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     @abstractmethod
     async def successors(self, scope: str, stream: str, segment: SegmentId) -> Sequence[Successor]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from penstock.client.controller.unary_call import Reply, Request, UnaryCall, reason_of_refusal
-from penstock.client.settings import ClientSettings
+from penstock.client.controller.unary_call import CallGroup, UnaryCall, reason_of_refusal
 from penstock.model.errors import InvalidNameError, NoSuchScopeError, ScopeExistsError, ScopeNotEmptyError, StreamError
 from penstock.rpc import controller_pb2 as pb
 
@@ -22,19 +20,10 @@ class ScopeStub(Protocol):
     listScopes: UnaryCall[pb.ScopesRequest, pb.ScopesResponse]
 
 
-class ScopeCalls(ABC):
+class ScopeCalls(CallGroup):
     """See the module."""
 
     _stub: ScopeStub
-    _settings: ClientSettings
-
-    @abstractmethod
-    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
-        """Make a call that changes nothing."""
-
-    @abstractmethod
-    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     async def create_scope(self, scope: str) -> None:
         """Create a scope. Raises `ScopeExistsError`."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.client.controller.controller_messages import (
@@ -12,10 +11,9 @@ from penstock.client.controller.controller_messages import (
     range_from_message,
 )
 from penstock.client.controller.stream_segments import SegmentRange, Successor
-from penstock.client.controller.unary_call import Reply, Request, UnaryCall
+from penstock.client.controller.unary_call import CallGroup, UnaryCall
 from penstock.model.errors import (
     InvalidArgumentError,
-    PenstockError,
 )
 from penstock.model.names import SegmentId, parent_segment_name, parse_segment_name
 from penstock.model.stream_cuts import StreamCut
@@ -34,28 +32,10 @@ class SegmentStub(Protocol):
     getURI: UnaryCall[pb.SegmentId, pb.NodeUri]
 
 
-class SegmentCalls(ABC):
+class SegmentCalls(CallGroup):
     """See the module."""
 
     _stub: SegmentStub
-
-    @abstractmethod
-    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
-        """Make a call that changes nothing."""
-
-    @abstractmethod
-    async def _attempt(
-        self,
-        call: UnaryCall[Request, Reply],
-        request: Request,
-        what: str,
-        *,
-        is_change: bool,
-        on_internal: Callable[[], Awaitable[None]] | None = None,
-        unknown_means: type[PenstockError] | None = None,
-        on_refused: Callable[[str], None] | None = None,
-    ) -> tuple[Reply, bool]:
-        """Make a call; also return whether an earlier attempt may have been carried out."""
 
     async def current_segments(self, scope: str, stream: str) -> Sequence[SegmentRange]:
         """Return the segments that take events now, none if the stream is sealed. Raises `NoSuchStreamError`."""

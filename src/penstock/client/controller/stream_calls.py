@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from penstock.client.controller.controller_messages import (
@@ -12,15 +12,13 @@ from penstock.client.controller.controller_messages import (
     cut_to_message,
 )
 from penstock.client.controller.transaction_endings import TransactionInfo
-from penstock.client.controller.unary_call import Reply, Request, UnaryCall, reason_of_refusal
-from penstock.client.settings import ClientSettings
+from penstock.client.controller.unary_call import CallGroup, UnaryCall, reason_of_refusal
 from penstock.model.errors import (
     InvalidNameError,
     MetadataConflictError,
     NoSuchScopeError,
     NoSuchStreamError,
     OutcomeUnknownError,
-    PenstockError,
     StreamError,
     StreamNotSealedError,
     StreamSealedError,
@@ -46,33 +44,10 @@ class StreamStub(Protocol):
     listStreamsInScopeForTag: UnaryCall[pb.StreamsInScopeWithTagRequest, pb.StreamsInScopeResponse]
 
 
-class StreamChangeCalls(ABC):
+class StreamChangeCalls(CallGroup):
     """See the module."""
 
     _stub: StreamStub
-    _settings: ClientSettings
-
-    @abstractmethod
-    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
-        """Make a call that changes nothing."""
-
-    @abstractmethod
-    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
-
-    @abstractmethod
-    async def _attempt(
-        self,
-        call: UnaryCall[Request, Reply],
-        request: Request,
-        what: str,
-        *,
-        is_change: bool,
-        on_internal: Callable[[], Awaitable[None]] | None = None,
-        unknown_means: type[PenstockError] | None = None,
-        on_refused: Callable[[str], None] | None = None,
-    ) -> tuple[Reply, bool]:
-        """Make a call; also return whether an earlier attempt may have been carried out."""
 
     @abstractmethod
     def open_transactions(self, scope: str, stream: str) -> AsyncIterator[TransactionInfo]:

@@ -5,13 +5,11 @@ Source: controller-api 9.17.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from penstock.client.controller.stream_segments import SegmentRange
-from penstock.client.controller.unary_call import Reply, Request, UnaryCall, reason_of_refusal
-from penstock.client.settings import ClientSettings
+from penstock.client.controller.unary_call import CallGroup, UnaryCall, reason_of_refusal
 from penstock.model.errors import (
     InvalidNameError,
     NoSuchScopeError,
@@ -35,19 +33,10 @@ class TableStub(Protocol):
     deleteKeyValueTable: UnaryCall[pb.KeyValueTableInfo, pb.DeleteKVTableStatus]
 
 
-class TableCalls(ABC):
+class TableCalls(CallGroup):
     """See the module."""
 
     _stub: TableStub
-    _settings: ClientSettings
-
-    @abstractmethod
-    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
-        """Make a call that changes nothing."""
-
-    @abstractmethod
-    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
 
     async def create_table(self, scope: str, table: str, config: TableConfig) -> bool:
         """Create a key-value table and return True, or False if the name is taken.

@@ -5,21 +5,19 @@ Source: controller-api 9.14; the calls that describe and list are Penstock's own
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from penstock.client.controller.controller_messages import range_from_message
 from penstock.client.controller.stream_segments import SegmentRange
 from penstock.client.controller.transaction_endings import TransactionInfo, over_error
 from penstock.client.controller.transaction_ids import transaction_text
-from penstock.client.controller.unary_call import Reply, Request, UnaryCall
-from penstock.client.settings import ClientSettings
+from penstock.client.controller.unary_call import CallGroup, UnaryCall
 from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,
     NoSuchStreamError,
-    PenstockError,
     StreamError,
     StreamSealedError,
     TransactionError,
@@ -46,32 +44,10 @@ class TransactionStub(Protocol):
     listOpenTransactions: UnaryCall[added.OpenTransactionsRequest, added.OpenTransactionsReply]
 
 
-class TransactionCalls(ABC):
+class TransactionCalls(CallGroup):
     """See the module. Calls on an ended transaction raise the error that names the cause."""
 
     _stub: TransactionStub
-    _settings: ClientSettings
-
-    @abstractmethod
-    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
-        """Make a call that changes nothing."""
-
-    @abstractmethod
-    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
-        """Make a call that changes something; also return whether an earlier attempt may have been carried out."""
-
-    @abstractmethod
-    async def _attempt(
-        self,
-        call: UnaryCall[Request, Reply],
-        request: Request,
-        what: str,
-        *,
-        is_change: bool,
-        on_internal: Callable[[], Awaitable[None]] | None = None,
-        unknown_means: type[PenstockError] | None = None,
-    ) -> tuple[Reply, bool]:
-        """Make a call; `on_internal` is called at the first INTERNAL, and may return an error that explains it."""
 
     @abstractmethod
     async def current_segments(self, scope: str, stream: str) -> Sequence[SegmentRange]:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock.administration.bookkeeper_administration import BookKeeperAdministration
+from penstock.administration.ledger_rebuild import ClusterLogs
 from penstock.administration.log_administration import LogState
 from penstock.model.errors import InvalidArgumentError, LogDamagedError, LogDisabledError, LogFencedError
 from penstock.runtime.disk import LocalDisk
@@ -41,7 +42,7 @@ class World:
             container_count=3,
         )  # fmt: skip
         self.logs: BookKeeperAdministration = BookKeeperAdministration(
-            self.client, self.factory.process.records, settings, runtime, 3
+            ClusterLogs(self.client, self.factory.process.records, settings, runtime, 3)
         )
 
     async def opened(self, container_id: int = 0) -> BookKeeperLog:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.administration import bookkeeper_administration
 from penstock.administration.ledger_adoption import LedgerAdoption
-from penstock.administration.ledger_rebuild import LedgerRebuild, RebuildState, RebuiltLog
+from penstock.administration.ledger_rebuild import ClusterLogs, LedgerRebuild, RebuildState, RebuiltLog
 from penstock.model.errors import InvalidArgumentError, LogDamagedError, LogFencedError, StorageError
 from penstock.model.errors.coordination import NoSuchNodeError
 from penstock.runtime.coordination import CoordinationStore
@@ -104,9 +104,8 @@ class World:
         """Rebuild the records, in a process of its own."""
         factory = self.process()
         process = factory.process
-        return await LedgerRebuild(process.ledgers, process.records, SETTINGS, self.runtime, CONTAINERS).run(
-            is_dry_run=is_dry_run
-        )
+        logs = ClusterLogs(process.ledgers, process.records, SETTINGS, self.runtime, CONTAINERS)
+        return await LedgerRebuild(logs).run(is_dry_run=is_dry_run)
 
     async def ledger(self, container_id: int, ordinal: int, epoch: int, *frames: bytes) -> int:
         """Create a ledger of a log, without a record, that has entries of these frames."""
@@ -289,7 +288,7 @@ def test_a_rebuild_that_ends_at_any_step_is_completed_by_the_next_one() -> None:
         await world.lose()
         factory = world.process()
         crashing = CrashingLedgers(world.cluster, random.Random(9), [steps])
-        rebuild = LedgerRebuild(crashing, factory.process.records, SETTINGS, world.runtime, CONTAINERS)
+        rebuild = LedgerRebuild(ClusterLogs(crashing, factory.process.records, SETTINGS, world.runtime, CONTAINERS))
         try:
             await rebuild.run(is_dry_run=False)
             is_complete = True

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from enum import Enum
 
 from penstock.model.errors import (
     CorruptionError,
-    InvalidArgumentError,
     LogClosedError,
     LogDisabledError,
     LogFencedError,
@@ -28,34 +26,21 @@ from penstock.segmentstore.tier1.bookkeeper.log_process import BookKeeperProcess
 from penstock.segmentstore.tier1.bookkeeper.log_reader import LogReader
 from penstock.segmentstore.tier1.bookkeeper.log_record import LedgerLabels, LogLedger, LogRecord, record_path
 from penstock.segmentstore.tier1.bookkeeper.record_store import StoredLogRecord
-from penstock.segmentstore.tier1.durable_log import InspectFrame, LogAddress, LogFrame, LogFrameRun
-from penstock.segmentstore.tier1.recovered_frames import one_by_one
+from penstock.segmentstore.tier1.durable_log import InspectFrame, LogAddress, LogFrameRun
+from penstock.segmentstore.tier1.once_opened_log import LogLife, OnceOpenedLog
 
 _log = logging.getLogger(__name__)
 
 
-class _State(Enum):
-    NEW = "not open"
-    OPENING = "opening"
-    OPEN = "open"
-    FAILED = "failed"
-    CLOSING = "closing"
-    CLOSED = "closed"
-
-
-class BookKeeperLog:
+class BookKeeperLog(OnceOpenedLog):
     """See the module. Made by `BookKeeperLogFactory`; `process` is what the logs of this process share."""
 
     def __init__(self, container_id: int, process: BookKeeperProcess) -> None:
-        self.container_id: int = container_id
-        self.on_synced: Callable[[], None] = lambda: None
+        super().__init__(container_id, process.settings.frame_length_max_bytes)
         self.on_full: Callable[[], None] = lambda: None
         self._process = process
         self._settings = process.settings
-        self._state = _State.NEW
-        self._failure: PenstockError | None = None
         self._stored: StoredLogRecord | None = None
-        self._record_lock = asyncio.Lock()
         self._chain: LedgerChain | None = None
         #: What `open` has found: the ledgers before its own, and their reader.
         self._found: Sequence[LogLedger] = ()
@@ -64,18 +49,10 @@ class BookKeeperLog:
         self._first_ordinal = 0
         self._claimed_s = 0.0
         self._reader: LogReader | None = None
-        self._outstanding_bytes = 0
         self._outstanding_frames = 0
         #: The fence was found by another call than an append: the next append fails with it.
         self._is_fence_untold = False
-        self._confirmed_s = float("-inf")
-        self._may_predecessor_answer = False
-        self._last_address = 0
-        self._truncation = 0
-        self._truncated_s = float("-inf")
         self._recording: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._opening: asyncio.Task[None] | None = None
 
     # -- properties -----------------------------------------------------------------------------------------------
 
@@ -83,21 +60,6 @@ class BookKeeperLog:
     def epoch(self) -> int:
         """See `DurableLog.epoch`. 0 before `open`."""
         return 0 if self._stored is None else self._stored.record.epoch
-
-    @property
-    def frame_length_max(self) -> int:
-        """See `DurableLog.frame_length_max`."""
-        return self._settings.frame_length_max_bytes
-
-    @property
-    def is_truncated(self) -> bool:
-        """See `DurableLog.is_truncated`."""
-        return self._truncation > 0
-
-    @property
-    def ownership_confirmed_s(self) -> float:
-        """See `DurableLog.ownership_confirmed_s`."""
-        return self._confirmed_s
 
     @property
     def is_check_billed(self) -> bool:
@@ -110,19 +72,9 @@ class BookKeeperLog:
         return False
 
     @property
-    def may_predecessor_answer(self) -> bool:
-        """See `DurableLog.may_predecessor_answer`."""
-        return self._may_predecessor_answer
-
-    @property
-    def outstanding_bytes(self) -> int:
-        """Payload bytes appended but not acknowledged yet."""
-        return self._outstanding_bytes
-
-    @property
     def problem(self) -> str:
         """Why appends wait, for operators; empty: they do not."""
-        return "" if self._chain is None or self._state is not _State.OPEN else self._chain.problem
+        return "" if self._chain is None or self._state is not LogLife.OPEN else self._chain.problem
 
     # -- opening --------------------------------------------------------------------------------------------------
 
@@ -131,9 +83,7 @@ class BookKeeperLog:
 
         Raises `LedgerError` if bookies of an older ledger do not answer: nothing is wrong with the log, try again.
         """
-        if self._state is not _State.NEW:
-            raise LogClosedError(f"{self._describe()} is {self._state.value}: a log object opens only once")
-        self._state = _State.OPENING
+        self._begin_opening()
         self._opening = self._process.spawn(self._open(inspect))
         await asyncio.shield(self._opening)
 
@@ -145,8 +95,8 @@ class BookKeeperLog:
         except BaseException as error:
             self.fail(error if isinstance(error, PenstockError) else StorageError("open was interrupted"))
             raise
-        if self._state is _State.OPENING:
-            self._state = _State.OPEN
+        if self._state is LogLife.OPENING:
+            self._state = LogLife.OPEN
 
     def _begin(self, claimed: ClaimedLog) -> None:
         self._stored = claimed.stored
@@ -160,10 +110,6 @@ class BookKeeperLog:
         self._last_address = max(self._truncation, claimed.last_address)
         self._chain = LedgerChain(self._process, self, claimed.ledger, self._describe)
         self._process.members.append(self)
-
-    def _check_opening(self) -> None:
-        if self._state is not _State.OPENING:
-            raise LogClosedError(f"{self._describe()} is {self._state.value}: it is not opened any more")
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -191,12 +137,6 @@ class BookKeeperLog:
             assert self._stored is not None
             return found is None or found.record.nonce != self._stored.record.nonce
 
-    async def frames(self) -> AsyncIterator[LogFrame]:
-        """See `DurableLog.frames`."""
-        async with aclosing(one_by_one(self.frame_runs())) as found:
-            async for frame in found:
-                yield frame
-
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, buffers: Sequence[Buffer], length: int) -> asyncio.Future[LogAddress]:
@@ -207,13 +147,7 @@ class BookKeeperLog:
             refused.set_exception(self._failure)
             return refused
         self._check_open()
-        if length > self._settings.frame_length_max_bytes:
-            raise InvalidArgumentError(
-                f"a frame of {length} bytes is longer than {self._settings.frame_length_max_bytes}, "
-                "the most that the log takes"
-            )
-        if sum(map(len, buffers)) != length:
-            raise InvalidArgumentError(f"the buffers hold {sum(map(len, buffers))} bytes, not {length}")
+        self._check_frame(buffers, length)
         self._outstanding_bytes += length
         self._outstanding_frames += 1
         return self._send(buffers, length)
@@ -285,9 +219,9 @@ class BookKeeperLog:
 
     def fail(self, error: PenstockError) -> None:
         """See `OpenLog.fail`."""
-        if self._state in (_State.FAILED, _State.CLOSED):
+        if self._state in (LogLife.FAILED, LogLife.CLOSED):
             return
-        self._state = _State.FAILED
+        self._state = LogLife.FAILED
         self._failure = error
         self._is_fence_untold = isinstance(error, LogFencedError) and not self._outstanding_frames
         self._outstanding_bytes = self._outstanding_frames = 0
@@ -400,8 +334,7 @@ class BookKeeperLog:
 
         Raises `LogFencedError` if another incarnation owns the log; only that one can disable it then.
         """
-        if self._stored is None or self._state in (_State.CLOSING, _State.CLOSED):
-            raise LogClosedError(f"{self._describe()} is {self._state.value}: only its owner can disable it")
+        self._check_owner(has_record=self._stored is not None)
         if isinstance(self._failure, LogFencedError):
             raise self._failure
         self.fail(LogDisabledError(f"{self._describe()} was disabled"))
@@ -411,18 +344,6 @@ class BookKeeperLog:
             await asyncio.shield(self._process.spawn(change))
         finally:
             await self.close()
-
-    async def close(self) -> None:
-        """See `DurableLog.close`."""
-        if self._state in (_State.NEW, _State.CLOSED):
-            self._state = _State.CLOSED
-            return
-        if self._closing is None:
-            is_open = self._state is _State.OPEN
-            if self._state in (_State.OPENING, _State.OPEN):
-                self._state = _State.CLOSING
-            self._closing = asyncio.get_running_loop().create_task(self._close(is_open=is_open))
-        await asyncio.shield(self._closing)
 
     async def _close(self, *, is_open: bool) -> None:
         if not is_open and self._opening is not None:
@@ -434,7 +355,7 @@ class BookKeeperLog:
             await self._reader.close()
         if self.epoch:
             self._process.owner.give_up(self.container_id, self.epoch)
-        if chain is not None and self._state is _State.CLOSING:
+        if chain is not None and self._state is LogLife.CLOSING:
             writers = chain.finish()
             if is_open:
                 await self._release()
@@ -442,7 +363,7 @@ class BookKeeperLog:
                 await self._process.close_writer(writer)
         if self in self._process.members:
             self._process.members.remove(self)
-        self._state = _State.CLOSED
+        self._state = LogLife.CLOSED
 
     async def _release(self) -> None:
         """Record that this incarnation has stopped, and where the log ends."""
@@ -454,16 +375,6 @@ class BookKeeperLog:
             _log.info("the next owner of %s waits for its lease: %r", self._describe(), error)
 
     # -- helpers --------------------------------------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        if self._state is not _State.OPEN:
-            because = f" ({self._failure})" if self._failure is not None else ""
-            raise LogClosedError(f"{self._describe()} is {self._state.value}{because}") from self._failure
-
-    def _check_usable(self) -> None:
-        if isinstance(self._failure, LogFencedError) and self._state is _State.FAILED:
-            raise self._failure
-        self._check_open()
 
     def _describe(self) -> str:
         place = f"{self._process.ledgers.place} ({record_path(self.container_id)} in {self._process.records.place})"

@@ -6,19 +6,14 @@ Format: docs/formats.md, "Container records".
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from penstock.model.checksum import crc32c
-from penstock.model.errors import CorruptionError, LogIdentityError
-from penstock.segmentstore.later_format import version_error
-from penstock.segmentstore.tier1.log_records import EPOCH_VERSION
+from penstock.model.errors import CorruptionError
 from penstock.segmentstore.tier1.object_log.journal_format import ID_LENGTH, split_address
+from penstock.segmentstore.tier1.owned_record import OwnedRecord, decode_record, owned_fields
 
 FORMAT_VERSION = 1
-_REASON_LENGTH_MAX = 8 * 1024
-_CHECKSUM_LENGTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +31,14 @@ class LogPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerRecord:
+class ContainerRecord(OwnedRecord):
     """See the module.
 
     Attributes:
-        nonce: 16 bytes, new with each change: its writer recognises by it whether its change was made.
-        epoch: how often the log was opened.
-        owner: token of the process that opened it last, see `LogOwner`.
-        is_enabled: whether it may be opened; `reason`: why not.
-        is_settled: no incarnation before the owner's can answer reads any more.
-        is_released: the owner has closed the log cleanly: the last piece has its end.
-        truncation: frames at or before this address are forgotten; 0: none.
-        next_ordinal: of the piece that is added next.
         pieces: oldest first. Only the last one may have no end.
-        log_version: format version of all that the log leads to, see docs/formats.md, "The log version".
     """
 
-    container_id: int
-    cluster_id: str
-    nonce: bytes
-    epoch: int = 0
-    owner: bytes = bytes(ID_LENGTH)
-    is_enabled: bool = True
-    reason: str = ""
-    is_settled: bool = True
-    is_released: bool = False
-    truncation: int = 0
-    next_ordinal: int = 1
     pieces: tuple[LogPiece, ...] = ()
-    log_version: int = EPOCH_VERSION
 
     @property
     def open_piece(self) -> LogPiece | None:
@@ -111,24 +85,10 @@ class ContainerRecord:
 
     def encode(self) -> bytes:
         """Return the content of the object: one line of JSON, and one with the checksum of the first."""
-        fields = {
-            "v": FORMAT_VERSION,
-            "log_version": self.log_version,
-            "nonce": self.nonce.hex(),
-            "cluster": self.cluster_id,
-            "container": self.container_id,
-            "enabled": self.is_enabled,
-            "reason": self.reason[:_REASON_LENGTH_MAX],
-            "epoch": self.epoch,
-            "owner": self.owner.hex(),
-            "settled": self.is_settled,
-            "released": self.is_released,
-            "truncation": self.truncation,
-            "next_ordinal": self.next_ordinal,
-            "pieces": [[piece.ordinal, piece.journal.hex(), piece.first, piece.end] for piece in self.pieces],
-        }
-        body = json.dumps(fields).encode() + b"\n"
-        return body + b"%08x\n" % crc32c(body, 0)
+        return self.encode_with(
+            FORMAT_VERSION,
+            {"pieces": [[piece.ordinal, piece.journal.hex(), piece.first, piece.end] for piece in self.pieces]},
+        )
 
     @classmethod
     def decode(cls, data: bytes, path: str, container_id: int, cluster_id: str) -> ContainerRecord:
@@ -136,33 +96,14 @@ class ContainerRecord:
 
         Raises `CorruptionError`, `LaterVersionError`, `LogIdentityError`.
         """
-        body, checksum = data[: -_CHECKSUM_LENGTH - 1], data[-_CHECKSUM_LENGTH - 1 :]
-        if checksum != b"%08x\n" % crc32c(body, 0):
-            raise CorruptionError(path, max(len(body), 0), "the checksum does not match: it was edited or damaged")
-        fields = json.loads(body)
-        if fields["v"] != FORMAT_VERSION:
-            raise version_error(path, fields["v"], (FORMAT_VERSION,))
-        if fields["log_version"] != EPOCH_VERSION:
-            raise version_error(path, fields["log_version"], (EPOCH_VERSION,), "log version")
-        if cluster_id and fields["cluster"] != cluster_id:
-            raise LogIdentityError(path, found=fields["cluster"], expected=cluster_id)
-        if fields["container"] != container_id:
-            raise CorruptionError(path, 0, f"it is the record of container {fields['container']}")
+        fields = decode_record(data, path, FORMAT_VERSION)
         record = cls(
-            container_id=container_id,
-            cluster_id=fields["cluster"],
-            nonce=bytes.fromhex(fields["nonce"]),
-            epoch=fields["epoch"],
-            owner=bytes.fromhex(fields["owner"]),
-            is_enabled=fields["enabled"],
-            reason=fields["reason"],
-            is_settled=fields["settled"],
-            is_released=fields["released"],
-            truncation=fields["truncation"],
-            next_ordinal=fields["next_ordinal"],
-            pieces=tuple(LogPiece(ordinal, bytes.fromhex(journal), first, end)
-                         for ordinal, journal, first, end in fields["pieces"]),
-        )  # fmt: skip
+            **owned_fields(fields, path, container_id, cluster_id),
+            pieces=tuple(
+                LogPiece(ordinal, bytes.fromhex(journal), first, end)
+                for ordinal, journal, first, end in fields["pieces"]
+            ),
+        )
         _check(record.pieces, record.next_ordinal, path)
         return record
 

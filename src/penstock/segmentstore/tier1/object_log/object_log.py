@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from enum import Enum
 
 from penstock.model.errors import (
     CorruptionError,
-    InvalidArgumentError,
-    LogClosedError,
     LogDisabledError,
     LogFencedError,
     ObjectChangedError,
@@ -23,61 +20,40 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
-from penstock.segmentstore.tier1.durable_log import InspectFrame, LogAddress, LogFrame, LogFrameRun
+from penstock.segmentstore.tier1.durable_log import InspectFrame, LogAddress, LogFrameRun
 from penstock.segmentstore.tier1.object_log.container_record import ContainerRecord, LogPiece, record_key
 from penstock.segmentstore.tier1.object_log.journal_format import FRAMES_MAX, frame_address, journal_key
 from penstock.segmentstore.tier1.object_log.journal_reader import JournalReader, SlotPlace, UpwardReader
 from penstock.segmentstore.tier1.object_log.journal_writer import Append
 from penstock.segmentstore.tier1.object_log.log_bucket import StoredRecord, finished
 from penstock.segmentstore.tier1.object_log.log_process import LogProcess
-from penstock.segmentstore.tier1.recovered_frames import one_by_one
+from penstock.segmentstore.tier1.once_opened_log import LogLife, OnceOpenedLog
 
 _log = logging.getLogger(__name__)
 
 
-class _State(Enum):
-    NEW = "not open"
-    OPENING = "opening"
-    OPEN = "open"
-    FAILED = "failed"
-    CLOSING = "closing"
-    CLOSED = "closed"
-
-
-class ObjectLog:
+class ObjectLog(OnceOpenedLog):
     """See the module. Made by `ObjectLogFactory`; `process` is what the logs of this process share."""
 
     def __init__(self, container_id: int, process: LogProcess) -> None:
-        self.container_id: int = container_id
-        self.on_synced: Callable[[], None] = lambda: None
+        super().__init__(container_id, process.settings.frame_length_max_bytes)
         self.on_full: Callable[[], None] = lambda: None
         self._process = process
         self._settings = process.settings
-        self._state = _State.NEW
-        self._failure: PenstockError | None = None
         #: Why the next call fails: another incarnation has opened the log.
         self._fenced: PenstockError | None = None
         self._stored: StoredRecord | None = None
-        self._record_lock = asyncio.Lock()
         #: What `open` has found: the pieces before its own, and what it has read of the last of them.
         self._found: Sequence[LogPiece] = ()
         self._read: UpwardReader | None = None
         self._recovered_truncation = 0
         self._unacknowledged: deque[Append] = deque()
-        self._outstanding_bytes = 0
         self._settled = asyncio.Event()
-        self._confirmed_s = float("-inf")
-        self._may_predecessor_answer = False
-        self._last_address = 0
         #: Last slot of the live journal with frames of this log; -1: none.
         self._last_slot = -1
-        self._truncation = 0
-        self._truncated_s = float("-inf")
         #: Where the live journal was when the last truncation was recorded.
         self._truncated_slot = 0
         self._appended_bytes = 0
-        self._closing: asyncio.Task[None] | None = None
-        self._opening: asyncio.Task[None] | None = None
 
     # -- properties -----------------------------------------------------------------------------------------------
 
@@ -85,21 +61,6 @@ class ObjectLog:
     def epoch(self) -> int:
         """See `DurableLog.epoch`. 0 before `open`."""
         return 0 if self._stored is None else self._stored.record.epoch
-
-    @property
-    def frame_length_max(self) -> int:
-        """See `DurableLog.frame_length_max`."""
-        return self._settings.frame_length_max_bytes
-
-    @property
-    def is_truncated(self) -> bool:
-        """See `DurableLog.is_truncated`."""
-        return self._truncation > 0
-
-    @property
-    def ownership_confirmed_s(self) -> float:
-        """See `DurableLog.ownership_confirmed_s`."""
-        return self._confirmed_s
 
     @property
     def is_check_billed(self) -> bool:
@@ -124,27 +85,15 @@ class ObjectLog:
         return ""
 
     @property
-    def may_predecessor_answer(self) -> bool:
-        """See `DurableLog.may_predecessor_answer`."""
-        return self._may_predecessor_answer
-
-    @property
-    def outstanding_bytes(self) -> int:
-        """Payload bytes appended but not acknowledged yet."""
-        return self._outstanding_bytes
-
-    @property
     def is_writing(self) -> bool:
         """Whether appends of this log still count."""
-        return self._state in (_State.OPEN, _State.CLOSING) and self._fenced is None
+        return self._state in (LogLife.OPEN, LogLife.CLOSING) and self._fenced is None
 
     # -- opening --------------------------------------------------------------------------------------------------
 
     async def open(self, inspect: InspectFrame | None = None) -> None:
         """See `DurableLog.open`. A log object opens once. Cancelled: the epoch may have been raised."""
-        if self._state is not _State.NEW:
-            raise LogClosedError(f"{self._describe()} is {self._state.value}: a log object opens only once")
-        self._state = _State.OPENING
+        self._begin_opening()
         self._opening = asyncio.get_running_loop().create_task(self._open(inspect))
         self._opening.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         await asyncio.shield(self._opening)
@@ -160,8 +109,8 @@ class ObjectLog:
         except BaseException as error:
             self.fail(error if isinstance(error, PenstockError) else StorageError("open was interrupted"))
             raise
-        if self._state is _State.OPENING:
-            self._state = _State.OPEN
+        if self._state is LogLife.OPENING:
+            self._state = LogLife.OPEN
         else:
             self._process.writer.detach(self)
 
@@ -264,10 +213,6 @@ class ObjectLog:
         end = piece.first if piece.end is None else piece.end
         return frame_address(piece.ordinal, max(end - 1, piece.first), FRAMES_MAX - 1)
 
-    def _check_opening(self) -> None:
-        if self._state is not _State.OPENING:
-            raise LogClosedError(f"{self._describe()} is {self._state.value}: it is not opened any more")
-
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def frame_runs(self) -> AsyncGenerator[LogFrameRun, None]:
@@ -304,24 +249,12 @@ class ObjectLog:
                 part = read.parts[index] if read is not None and 0 <= index < len(read.parts) else None
                 yield SlotPlace(piece.ordinal, piece.journal, slot, part)
 
-    async def frames(self) -> AsyncIterator[LogFrame]:
-        """See `DurableLog.frames`."""
-        async with aclosing(one_by_one(self.frame_runs())) as found:
-            async for frame in found:
-                yield frame
-
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, buffers: Sequence[Buffer], length: int) -> asyncio.Future[LogAddress]:
         """See `DurableLog.append`."""
         self._check_open()
-        if length > self._settings.frame_length_max_bytes:
-            raise InvalidArgumentError(
-                f"a frame of {length} bytes is longer than {self._settings.frame_length_max_bytes}, "
-                "the most that the log takes"
-            )
-        if sum(map(len, buffers)) != length:
-            raise InvalidArgumentError(f"the buffers hold {sum(map(len, buffers))} bytes, not {length}")
+        self._check_frame(buffers, length)
         future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
         if self._fenced is not None:
             future.set_exception(self._fenced)
@@ -385,9 +318,9 @@ class ObjectLog:
 
     def fail(self, error: PenstockError) -> None:
         """See `Member.fail`."""
-        if self._state in (_State.FAILED, _State.CLOSED):
+        if self._state in (LogLife.FAILED, LogLife.CLOSED):
             return
-        self._state = _State.FAILED
+        self._state = LogLife.FAILED
         self._failure = error
         self._process.writer.detach(self)
         failed, self._unacknowledged = self._unacknowledged, deque()
@@ -495,8 +428,7 @@ class ObjectLog:
 
         Raises `LogFencedError` if another incarnation owns the log; only that one can disable it then.
         """
-        if self._stored is None or self._state in (_State.CLOSING, _State.CLOSED):
-            raise LogClosedError(f"{self._describe()} is {self._state.value}: only its owner can disable it")
+        self._check_owner(has_record=self._stored is not None)
         if self._fenced is not None:
             raise self._fenced
         self.fail(LogDisabledError(f"{self._describe()} was disabled"))
@@ -507,24 +439,10 @@ class ObjectLog:
         finally:
             await self.close()
 
-    async def close(self) -> None:
-        """See `DurableLog.close`."""
-        if self._state in (_State.NEW, _State.CLOSED):
-            self._state = _State.CLOSED
-            return
-        if self._closing is None:
-            if self._state in (_State.OPENING, _State.OPEN):
-                is_open = self._state is _State.OPEN
-                self._state = _State.CLOSING
-            else:
-                is_open = False
-            self._closing = asyncio.get_running_loop().create_task(self._close(is_open=is_open))
-        await asyncio.shield(self._closing)
-
     async def _close(self, *, is_open: bool) -> None:
         if not is_open and self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
-        while self._unacknowledged and self._state is _State.CLOSING:
+        while self._unacknowledged and self._state is LogLife.CLOSING:
             self._settled.clear()
             self._process.writer.hurry()
             try:
@@ -533,13 +451,13 @@ class ObjectLog:
             except TimeoutError:
                 if self._process.bucket.space.is_full:
                     self.fail(StorageFullError(f"{self._describe()}: the bucket is full, and the log is closed"))
-        is_own = is_open and self._state is _State.CLOSING and self._fenced is None
+        is_own = is_open and self._state is LogLife.CLOSING and self._fenced is None
         self._process.writer.detach(self)
         if self.epoch:
             self._process.owner.give_up(self.container_id, self.epoch)
         if is_own:
             await self._release()
-        self._state = _State.CLOSED
+        self._state = LogLife.CLOSED
 
     async def _release(self) -> None:
         """Record that this incarnation has stopped, and where the log ends."""
@@ -558,17 +476,10 @@ class ObjectLog:
 
     # -- helpers --------------------------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
-        if self._state is not _State.OPEN:
-            because = f" ({self._failure})" if self._failure is not None else ""
-            raise LogClosedError(f"{self._describe()} is {self._state.value}{because}") from self._failure
-
     def _check_usable(self) -> None:
-        if self._fenced is not None and self._state is not _State.CLOSED:
+        if self._fenced is not None and self._state is not LogLife.CLOSED:
             raise self._fenced
-        if isinstance(self._failure, LogFencedError) and self._state is _State.FAILED:
-            raise self._failure
-        self._check_open()
+        super()._check_usable()
 
     def _describe(self) -> str:
         key = record_key(self._process.bucket.prefix, self.container_id)

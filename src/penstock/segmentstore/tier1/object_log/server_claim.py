@@ -13,10 +13,8 @@ Formats: docs/formats.md, "Identity and server of a log in a bucket".
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
-from penstock.model.checksum import crc32c
 from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -27,8 +25,8 @@ from penstock.model.errors import (
 from penstock.runtime.object_changes import change_object
 from penstock.runtime.objects import VersionedObject
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.later_format import version_error
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
+from penstock.segmentstore.tier1.owned_record import decode_record, encode_record
 
 FORMAT_VERSION = 1
 #: Objects of the whole log, below its prefix.
@@ -45,7 +43,9 @@ class LogClusterIdentity:
 
     def encode(self, nonce: bytes) -> bytes:
         """Return the content of the object."""
-        return _encode({"nonce": nonce.hex(), "cluster": self.cluster_id, "containers": self.container_count})
+        return encode_record(
+            FORMAT_VERSION, {"nonce": nonce.hex(), "cluster": self.cluster_id, "containers": self.container_count}
+        )
 
 
 async def read_identity(bucket: LogBucket) -> LogClusterIdentity | None:
@@ -53,7 +53,7 @@ async def read_identity(bucket: LogBucket) -> LogClusterIdentity | None:
     found = await _read(bucket, "identity")
     if found is None:
         return None
-    fields = _decode(found.content, f"{bucket.place}/identity")
+    fields = decode_record(found.content, f"{bucket.place}/identity", FORMAT_VERSION)
     return LogClusterIdentity(str(fields["cluster"]), int(str(fields["containers"])))
 
 
@@ -106,7 +106,7 @@ class ServerClaim:
                     f"segment-store --zookeeper {where}. If that ZooKeeper has lost its data, make the cluster again "
                     "with penstock cluster init --adopt"
                 )
-            content = _encode({"nonce": self._runtime.random_id().hex(), **fields})
+            content = encode_record(FORMAT_VERSION, {"nonce": self._runtime.random_id().hex(), **fields})
             version = None if found is None else found.version
             try:
                 await change_object(self._bucket.objects, _key(self._bucket, "server"), content, version)
@@ -117,7 +117,7 @@ class ServerClaim:
     async def check(self) -> None:
         """Raise `LogTakenOverError` if a later server has started."""
         found = await _read(self._bucket, "server")
-        fields = {} if found is None else _decode(found.content, f"{self._bucket.place}/server")
+        fields = {} if found is None else decode_record(found.content, f"{self._bucket.place}/server", FORMAT_VERSION)
         if fields.get("token") != self._token.hex():
             raise LogTakenOverError(self._bucket.place, str(fields.get("server", "its record is missing")))
 
@@ -131,7 +131,7 @@ async def claim_for_cluster(bucket: LogBucket, runtime: Runtime, zookeeper: str)
         found = await _read(bucket, "server")
         if found is not None and _cluster_of(bucket, found) == zookeeper:
             return
-        content = _encode({
+        content = encode_record(FORMAT_VERSION, {
             "nonce": runtime.random_id().hex(), "token": "", "server": f"the cluster in ZooKeeper at {zookeeper}",
             "zookeeper": zookeeper,
         })  # fmt: skip
@@ -145,7 +145,7 @@ async def claim_for_cluster(bucket: LogBucket, runtime: Runtime, zookeeper: str)
 
 def _cluster_of(bucket: LogBucket, record: VersionedObject) -> str:
     """Return where the cluster is that shares the log; empty: a single server has opened it last."""
-    return str(_decode(record.content, f"{bucket.place}/server").get("zookeeper", ""))
+    return str(decode_record(record.content, f"{bucket.place}/server", FORMAT_VERSION).get("zookeeper", ""))
 
 
 def _key(bucket: LogBucket, name: str) -> str:
@@ -160,18 +160,3 @@ async def _read(bucket: LogBucket, name: str) -> VersionedObject | None:
         )
     except NoSuchObjectError:
         return None
-
-
-def _encode(fields: dict[str, object]) -> bytes:
-    body = json.dumps({"v": FORMAT_VERSION, **fields}).encode() + b"\n"
-    return body + b"%08x\n" % crc32c(body, 0)
-
-
-def _decode(data: bytes, path: str) -> dict[str, object]:
-    body, checksum = data[: -_CHECKSUM_LENGTH - 1], data[-_CHECKSUM_LENGTH - 1 :]
-    if checksum != b"%08x\n" % crc32c(body, 0):
-        raise CorruptionError(path, max(len(body), 0), "the checksum does not match: it was edited or damaged")
-    fields: dict[str, object] = json.loads(body)
-    if fields["v"] != FORMAT_VERSION:
-        raise version_error(path, int(str(fields["v"])), (FORMAT_VERSION,))
-    return fields
