@@ -418,9 +418,9 @@ def test_the_blocking_client_has_times_and_windows(uri: str, stream: str) -> Non
 
 
 async def test_a_reader_sees_the_times_that_transactions_are_committed_with(uri: str, stream: str) -> None:
-    """All transactions of a client are one writer: the stream awaits writers for long, and each time moves the window.
+    """All transactions of a client count as one writer, so each committed time moves the window.
 
-    An aborted one moves nothing, nor does one that is committed with a time before.
+    An aborted transaction does not move it, nor does one that is committed with an earlier time.
     """
     async with Client(uri, FAST) as client:
         await client.create_stream(stream, timestamp_aggregation_timeout_s=3600.0)

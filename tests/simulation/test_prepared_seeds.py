@@ -10,7 +10,7 @@ from penstock_simulation.runner import run
 
 @pytest.mark.parametrize("seed", [2, 3, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (0, 1))])
 def test_prepared_transactions_end_as_their_sink_decides(seed: int) -> None:
-    """Never by its lease; with all of its events or none; beside scales; and its stream is not sealed before."""
+    """Its lease never ends it. All of its events are stored or none, also beside scales; its stream is sealed later."""
     outcome = run(seed, PREPARED)
     assert outcome.violations == ()
     for done in (

@@ -18,7 +18,7 @@ _SEND_TIMEOUT_S = 1.0
 
 
 class ServiceManager:
-    """Sends messages to a socket. `watchdog_s`: the longest time between two signs of life in seconds; 0: none."""
+    """Sends messages to a socket. `watchdog_s`: the longest time between two keep-alive messages; 0: none are sent."""
 
     def __init__(self, address: str, watchdog_s: float = 0.0) -> None:
         self._address = address
@@ -39,7 +39,7 @@ class ServiceManager:
         return cls(address, max(watchdog_s, 0.0))
 
     def ready(self, status: str) -> None:
-        """Report that the process serves, and begin to send signs of life: one per turn of a timer of this loop."""
+        """Report that the process serves, and begin to send keep-alive messages: one per turn of a timer here."""
         self._send(f"READY=1\nSTATUS={status}")
         if self.watchdog_s and self._watchdog is None:
             self._watchdog = asyncio.get_running_loop().create_task(self._show_life(), name="watchdog of systemd")

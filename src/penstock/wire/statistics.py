@@ -226,5 +226,7 @@ def decode_report(data: bytes) -> StoreReport:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"statistics of a segment store cannot be read: {error}") from error
     if report.version != VERSION:
-        raise ProtocolError(f"statistics of version {report.version} of a segment store; this client reads {VERSION}")
+        raise ProtocolError(
+            f"the segment store sent statistics in format version {report.version}; this client reads version {VERSION}"
+        )
     return report

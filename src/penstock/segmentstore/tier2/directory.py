@@ -187,7 +187,7 @@ class DirectoryChunkStorage:
         """See `ChunkStorage.create_with_content`."""
         self._check(name)
         if not any(map(len, data)):
-            raise InvalidArgumentError(f"chunk {name}: there is no content to create it with")
+            raise InvalidArgumentError(f"chunk {name} cannot be created without content")
         return await self._create(name, data)
 
     async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:

@@ -177,7 +177,7 @@ class HdfsChunkStorage:
         self._check(name)
         content = _in_one(data)
         if not len(content):
-            raise InvalidArgumentError(f"chunk {name}: there is no content to create it with")
+            raise InvalidArgumentError(f"chunk {name} cannot be created without content")
         await self._create(name, content)
         return len(content)
 

@@ -100,7 +100,7 @@ class MemoryChunkStorage:
         self._check(name)
         content = bytearray().join(data)
         if not content:
-            raise InvalidArgumentError(f"chunk {name}: there is no content to create it with")
+            raise InvalidArgumentError(f"chunk {name} cannot be created without content")
         self._add(name, content)
         return len(content)
 

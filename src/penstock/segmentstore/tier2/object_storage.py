@@ -147,7 +147,7 @@ class ObjectChunkStorage:
         self._check_key(name)
         length = sum(map(len, data))
         if not length:
-            raise InvalidArgumentError(f"chunk {name}: there is no content to create it with")
+            raise InvalidArgumentError(f"chunk {name} cannot be created without content")
         async with self.content.hold(length):
             # Copied once, unless it is in one piece: the library reads it while the loop runs.
             content = bytes(data[0]) if len(data) == 1 else b"".join(data)

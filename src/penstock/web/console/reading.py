@@ -34,7 +34,7 @@ RANGES_MAX: int = 64
 #: Segments of which the last events are read for one page.
 LAST_SEGMENTS_MAX: int = 64
 LAST_EPOCHS_MAX: int = 20
-#: Of ``last:100``: bytes before the end of a segment that are read, doubled until they have enough events.
+#: For a position such as ``last:100``: bytes read before the end of a segment, doubled until they have enough events.
 _LAST_BYTES, _LAST_BYTES_MAX = 64 * 1024, 4 * 1024 * 1024
 _LAST_SCANNED_BYTES_MAX = 64 * 1024 * 1024
 

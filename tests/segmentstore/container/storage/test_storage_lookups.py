@@ -132,6 +132,7 @@ async def test_a_container_serves_before_storage_has_answered(
 
 
 async def test_a_start_waits_for_answers_that_arrive(lives: Incarnations) -> None:
+    """Lookups in long-term storage that end within the limit are complete before the container serves."""
     await crash_with_a_cut_log(lives)
     answers = Answers()
     answers.come.set()

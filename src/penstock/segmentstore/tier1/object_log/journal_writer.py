@@ -1,4 +1,4 @@
-"""`JournalWriter`: the one writer of a process: frames of all its containers become slots of one journal.
+"""`JournalWriter`: the only writer of a process. Frames of all its containers become slots of one journal.
 
 Slots are numbered when they are sent, by one task, and acknowledged in the order of their numbers. If a seal is found
 nothing more is sent; all slots below it are settled first; then each container moves to a new journal by a conditional
