@@ -7,11 +7,8 @@ import json
 import os
 import shutil
 import socket
-import ssl
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +22,7 @@ from penstock.model.errors.coordination import CoordinationRefusedError
 from penstock.runtime.client_security import Credentials
 from penstock.runtime.coordination import CoordinationAccess, CoordinationPlace
 from penstock.runtime.zookeeper import ZooKeeper
-from penstock.server.standalone_process import child_environment, run_penstock
+from penstock.server.standalone_process import run_penstock
 from support.client_certificates import ClientAuthority
 from support.cluster_processes import WAIT_S, Cluster, ClusterProcess, kill_process
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
@@ -243,17 +240,21 @@ def test_a_process_with_other_keys_or_without_security_does_not_start(cluster: C
 
 @pytest.mark.nightly
 def test_client_certificates_prove_accounts_in_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    """Of a client at controller and stores, also after both have started again; and of users of a web server, whose own
-    account is proved by a certificate, too.
-    """
+    """Of a client at controller and stores, also after both have started again."""
     authority = ClientAuthority(tmp_path / "clients")
-    ann, web = authority.issue("ann", ["ann"]), authority.issue("web", ["web"])
+    ann = authority.issue("ann", ["ann"])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    settings = f'client_ca = "{authority.path}"\nclient_certificates = "optional"\ncertificate_port = {port}\n'
+    settings = f"""
+tls = "on"
+auth = "on"
+client_ca = "{authority.path}"
+client_certificates = "optional"
+certificate_port = {port}
+"""
     cluster.config.write_text(cluster.config.read_text() + settings)
     with (files(cluster) / "passwd").open("a") as accounts:
-        accounts.write("ann:!:prn::*,READ_UPDATE\nweb:!:prn::/account:ann,READ_UPDATE\n")
+        accounts.write("ann:!:prn::*,READ_UPDATE\n")
     uri, ca = f"tls://127.0.0.1:{port}", files(cluster) / "ca.crt"
     cluster.start_store("a")
     cluster.start_controller("c1")
@@ -274,27 +275,6 @@ def test_client_certificates_prove_accounts_in_a_cluster(cluster: Cluster, tmp_p
         uri, ClientSettings(first_contact_timeout_s=5), ca=ca, credentials=Credentials("admin", password(cluster))
     ) as without:  # fmt: skip
         without.create_stream("shop/without")
-    environment = child_environment() | {
-        "PENSTOCK_CA": str(ca), "PENSTOCK_CERTIFICATE": str(web[0]), "PENSTOCK_PRIVATE_KEY": str(web[1]),
-    }  # fmt: skip
-    command = [
-        sys.executable, "-m", "penstock", "web", "--uri", uri, "--port", "0", "--json",
-        "--certificate", str(files(cluster) / "server.crt"), "--private-key", str(files(cluster) / "server.key"),
-        "--client-ca", str(authority.path), "--require-certificates",
-    ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as running:
-        try:
-            assert running.stdout is not None
-            address = json.loads(running.stdout.readline())["address"].replace("localhost", "127.0.0.1")
-            trusting = ssl.create_default_context(cafile=str(ca))
-            trusting.load_cert_chain(*ann)
-            with urllib.request.urlopen(f"{address}/v1/whoami", timeout=WAIT_S, context=trusting) as reply:
-                assert json.loads(reply.read()) == {"user": "ann"}
-            trusting.load_cert_chain(*web)
-            with pytest.raises(urllib.error.HTTPError, match="403"):
-                urllib.request.urlopen(f"{address}/v1/whoami", timeout=WAIT_S, context=trusting)
-        finally:
-            running.kill()
 
 
 def wait_for(condition: object) -> None:
