@@ -104,6 +104,7 @@ class StoreContainers:
         container.checkpoints.write(on_done)
         await written
         await container.writer.flush_all()
+        await container.checkpoints.until_truncated()
 
     def end_waits(self) -> None:
         """See `MemberContainers.end_waits`."""

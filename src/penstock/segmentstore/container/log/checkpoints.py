@@ -92,6 +92,8 @@ class Checkpoints:
         # The log is truncated by one job at a time, to the newest mark that was usable when it began.
         self._truncate_to: CheckpointPosition | None = None
         self._is_truncating = False
+        self._truncated = asyncio.Event()
+        self._truncated.set()
         #: The segment that prevented truncation the last time.
         self._blocker_id = 0
         #: The pipeline's counter of bytes at the position where the log begins.
@@ -235,7 +237,12 @@ class Checkpoints:
             self._truncate_to = usable
             if not self._is_truncating:
                 self._is_truncating = True
+                self._truncated.clear()
                 self._spawn(self._truncate())
+
+    async def until_truncated(self) -> None:
+        """Wait for the end of a truncation that has begun: the end of the log would wait for it."""
+        await self._truncated.wait()
 
     async def _truncate(self) -> None:
         try:
@@ -248,3 +255,4 @@ class Checkpoints:
             self._fail(error)
         finally:
             self._is_truncating = False
+            self._truncated.set()
