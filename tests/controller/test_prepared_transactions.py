@@ -479,7 +479,8 @@ async def test_calls_of_our_service_each_have_one_row() -> None:
     assert not {call.name for call in ADDITIONS} & {call.name for call in CALLS}
     request = additions_pb2.PrepareTransactionRequest(streamInfo=pb.StreamInfo(scope="s", stream="t"))
     groups = additions_pb2.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope="s"))
-    requests = {"describeReaderGroups": groups}
+    session = additions_pb2.OpenSessionRequest()
+    requests = {"describeReaderGroups": groups, "openSession": session}
     assert {call.name: call.access(requests.get(call.name, request)) for call in ADDITIONS} == {
         "prepareTransaction": Access("prn::/scope:s/stream:t", Permission.READ_UPDATE),
         "describeTransaction": Access("prn::/scope:s/stream:t", Permission.READ),
