@@ -398,6 +398,7 @@ class FakeController:
         raise grpc.aio.AioRpcError(grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata(), "unknown")
 
     rpc_describe_stream = rpc_find_whole_tail
+    rpc_describe_reader_groups = rpc_find_whole_tail
     rpc_describe_history = rpc_find_whole_tail
     rpc_open_session = rpc_find_whole_tail
     rpc_describe_caller = rpc_find_whole_tail

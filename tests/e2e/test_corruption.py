@@ -114,7 +114,7 @@ def test_a_damaged_log_is_reported_and_its_container_stays_offline(
         assert bytes(reply.data) == b"untouched"
     probe = run_penstock("ready", "--uri", server.uri)
     assert probe.returncode == 1
-    assert "not running" in probe.stderr
+    assert "corrupt data" in probe.stderr
     assert server.terminate() == 0
     # The evidence is kept as it was.
     assert path.read_bytes() == content

@@ -64,10 +64,11 @@ async def test_an_idle_connection_of_a_dead_peer_goes_with_all_that_it_holds(
         wire.send(PARKED_READ)
     dead, living = list(service.server.connections)
     await until(lambda: dead._reads.waiting_count == living._reads.waiting_count == 1)
+    appends, reads = dead._appends, dead._reads
     deafen(wires[0].writer)
     await until(lambda: dead not in service.server.connections)
-    assert not dead._appends._writers
-    assert not dead._reads.waiting_count
+    assert not appends._writers
+    assert not reads.waiting_count
     await until(lambda: made[0] not in names(service))
     assert list(service.server.connections) == [living]
     await service.store.append(A, b"news")

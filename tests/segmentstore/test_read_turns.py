@@ -10,6 +10,7 @@ import pytest
 
 from penstock.model.segments import SegmentData
 from penstock.segmentstore import read_processor
+from penstock.segmentstore.connection import Connection
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
 from penstock.wire.commands import GetStreamSegmentInfo, ReadSegment, SegmentRead, StreamSegmentInfo
@@ -55,6 +56,13 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counter[int]]
     handle.cancel()
 
 
+async def until_reads_wait(connection: Connection) -> None:
+    """Wait until reads are left for later turns. All may be served in a few turns, so each turn is inspected."""
+    async with asyncio.timeout(60):
+        while not connection._reads.waiting_count:
+            await asyncio.sleep(0)
+
+
 async def replies(wire: RawWire, count: int) -> list[int]:
     """Receive replies, check their data, and return their request ids."""
     found = []
@@ -90,7 +98,7 @@ async def test_a_connection_with_reads_for_later_turns_is_not_read(service: Wire
     (connection,) = service.server.connections
     other = await service.connect()
     wire.send(*(ReadSegment(A, 0, LENGTH, "", number) for number in range(READ_COUNT)))
-    await until(lambda: connection._reads.waiting_count > 0)
+    await until_reads_wait(connection)
     assert not connection._ingest.is_reading
     await other.ask(GetStreamSegmentInfo(1, A, ""), StreamSegmentInfo)
     await replies(wire, READ_COUNT)
@@ -103,7 +111,7 @@ async def test_a_connection_that_is_lost_drops_its_reads_for_later_turns(service
     wire = await service.connect()
     wire.send(*(ReadSegment(A, 0, LENGTH, "", number) for number in range(READ_COUNT)))
     (connection,) = service.server.connections
-    await until(lambda: connection._reads.waiting_count > 0)
+    await until_reads_wait(connection)
     reads = connection._reads
     wire.writer.transport.abort()
     await until(lambda: not service.server.connections)

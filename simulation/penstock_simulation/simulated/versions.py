@@ -271,13 +271,13 @@ def _as_written(versions: Versions, change: NodeChange) -> NodeChange:
 def _calls(versions: Versions) -> Iterator[tuple[object, str, object]]:
     answer, handle, encode = _Served._answer, Connection._handle, GroupState.encode
 
-    async def answer_known(self: _Served, number: int, name: str, payload: bytes) -> None:
+    async def answer_known(self: _Served, number: int, name: str, header: str, payload: bytes) -> None:
         if name in ADDED_CALLS and versions.current is Version.EARLIER:
             versions.counts[f"versions: {name} refused"] += 1
             self._refuse(number, grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported by this controller")
             self._tasks.pop(number, None)
             return
-        await cast(Callable[..., Awaitable[None]], answer)(self, number, name, payload)
+        await cast(Callable[..., Awaitable[None]], answer)(self, number, name, header, payload)
 
     def handle_known(self: Connection, type_code: int, payload: memoryview, is_owned: bool) -> None:
         if type_code in ADDED_REQUESTS and versions.current is Version.EARLIER:
