@@ -15,12 +15,13 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import aio, connect
+from penstock.model.findings import FindingKind
 from penstock.operations.exposition import exposition
 from penstock.operations.metrics import collect
 from penstock.operations.settings import OperationsSettings
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
-from support.prometheus_server import RULES, PrometheusServer, prometheus_program
+from support.prometheus_server import RULES, PrometheusServer, alert_rules, prometheus_program
 from support.standalone_process import StandaloneProcess
 
 
@@ -78,6 +79,16 @@ def test_each_alert_has_a_unit_test() -> None:
     tests = yaml.safe_load(RULES.with_name("penstock-rules-test.yml").read_text())["tests"]
     fired = {check["alertname"] for test in tests for check in test["alert_rule_test"] if check["exp_alerts"]}
     assert fired == {rule["alert"] for rule in rules}
+
+
+def test_the_guide_says_what_to_do_about_each_alert() -> None:
+    """With findings of the doctor that exist."""
+    page = (RULES.parents[2] / "docs" / "guide" / "monitoring.md").read_text()
+    rows = re.findall(r"^\| `(Penstock\w+)` \| ([^|]*)\| (.+) \|$", page, re.MULTILINE)
+    assert sorted(alert for alert, _, _ in rows) == sorted(rule["alert"] for rule in alert_rules())
+    named = {each for _, findings, _ in rows for each in re.findall(r"`([a-z-]+)`", findings)}
+    assert named <= {kind.id for kind in FindingKind}
+    assert len(named) > 10
 
 
 @pytest.mark.e2e
