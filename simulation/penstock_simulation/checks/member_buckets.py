@@ -26,7 +26,7 @@ async def sweep_bucket(cluster: MemberCluster) -> list[str]:
     problems: list[str] = []
     for number in range(round(_TRIMMED_S / _POLL_S)):
         if number % _POLLS_PER_SWEEP == 0:
-            # Again: a journal may get its seal after the first sweep, which leaves those without one to their processes.
+            # A journal may get its seal after a sweep, which leaves journals without one to their processes.
             report = await cluster.administrator.run(_sweep(cluster))
             if report.foreign_count:
                 return [f"the bucket of the logs has objects that are not of a log: {', '.join(report.foreign)}"]
