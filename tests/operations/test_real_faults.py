@@ -283,13 +283,13 @@ def test_little_space(tmp_path: Path) -> None:
     free_bytes = found.f_bavail * found.f_frsize
     if free_bytes < 3072 * MIB:
         pytest.skip("needs 3 GiB of free space")
-    # Other programs use the file system, too.
-    filled_bytes = min(free_bytes // 3, 8192 * MIB)
+    # Writes resume when 125 % of the mark is free, and other programs use the file system, too.
+    mark_bytes, filled_bytes = free_bytes * 7 // 10, free_bytes * 4 // 10
     config = settings_file(
         tmp_path,
         f"""
 [segment_store.container.space]
-log_free_bytes_min = {free_bytes - filled_bytes // 2}
+log_free_bytes_min = {mark_bytes}
 log_free_percent_max = 100
 """,
     )

@@ -17,7 +17,7 @@ from penstock.server.settings import StandaloneSettings
 from support.helm_chart import CHART, GOLDEN, ROOT, VALUES, documents, find_helm, golden, run_helm
 
 HELM = find_helm()
-needs_helm = pytest.mark.skipif(HELM is None, reason="there is no Helm: tests/support/helm.sh builds it")
+needs_helm = pytest.mark.skipif(HELM is None, reason="there is no Helm: tests/support/helm.sh fetches it")
 by_values = pytest.mark.parametrize("values", VALUES, ids=lambda values: values.stem)
 #: The oldest Kubernetes of Chart.yaml, and a recent one.
 KUBERNETES = ("1.27", "1.34")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -144,6 +145,33 @@ async def test_changed_accounts_count_at_once(make: Make) -> None:
     with pytest.raises(AuthenticationError):
         await authenticator.account_of(header, "peer")
     assert await authenticator.account_of(basic_header("ann", "new"), "peer") is not None
+
+
+async def test_a_call_after_a_change_of_accounts_shares_no_verification_from_before_it(
+    make: Make, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password is being verified when its account is removed."""
+    authenticator = make()
+    header = basic_header("ann", "secret")
+    begun, may_end = asyncio.Event(), threading.Event()
+    loop, verify = asyncio.get_running_loop(), passwords.PasswordHash.verify
+
+    def slow(known: passwords.PasswordHash, password: str) -> bool:
+        loop.call_soon_threadsafe(begun.set)
+        may_end.wait(60)
+        return verify(known, password)
+
+    monkeypatch.setattr(passwords.PasswordHash, "verify", slow)
+    earlier = asyncio.create_task(authenticator.account_of(header, "peer"))
+    await begun.wait()
+    authenticator.replace_accounts(Accounts({"tool": TOOL}))
+    later = asyncio.create_task(authenticator.account_of(header, "peer"))
+    await asyncio.sleep(0)
+    may_end.set()
+    assert await earlier is ANN
+    with pytest.raises(AuthenticationError):
+        await later
+    assert not authenticator._verifying
 
 
 async def test_a_peer_that_fails_often_is_refused_and_others_are_not(make: Make) -> None:

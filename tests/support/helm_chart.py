@@ -20,7 +20,7 @@ VALUES = sorted((CHART / "ci").glob("*.yaml"))
 
 
 def find_helm() -> str | None:
-    """Return the path of Helm: of this machine, or as ``helm.sh`` has built it. None: there is none."""
+    """Return the path of Helm: of this machine, or as ``helm.sh`` has fetched it. None: there is none."""
     if found := shutil.which("helm"):
         return found
     script = Path(__file__).with_name("helm.sh")

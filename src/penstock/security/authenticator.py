@@ -104,11 +104,13 @@ class Authenticator:
         return self._accounts
 
     def replace_accounts(self, accounts: Accounts) -> None:
-        """Use other accounts from now on. Calls that were authenticated before end as they began."""
+        """Use other accounts for calls from now on. Earlier calls end as they began."""
         self._accounts = accounts
         self._iterations = _iterations_of(accounts)
         self._positive.clear()
         self._negative.clear()
+        # Calls from now on do not share a verification that began with the previous accounts.
+        self._verifying.clear()
 
     def close(self) -> None:
         """Accept no more passwords."""
@@ -179,9 +181,13 @@ class Authenticator:
         if running is None:
             running = asyncio.ensure_future(self._verify(key, encoded))
             self._verifying[key] = running
-            running.add_done_callback(lambda _: self._verifying.pop(key, None))
+            running.add_done_callback(lambda ended: self._verified(key, ended))
         # A caller that gives up does not end the verification for the others.
         return await asyncio.shield(running)
+
+    def _verified(self, key: bytes, ended: asyncio.Future[Account | None]) -> None:
+        if self._verifying.get(key) is ended:
+            del self._verifying[key]
 
     async def _verify(self, key: bytes, encoded: str) -> Account | None:
         name, password = _decode(encoded)
