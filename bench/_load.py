@@ -44,7 +44,8 @@ class AppendWriter:
         self._event_count = event_count
         self._window = window
         self._request_id = 0
-        self._ids = [struct.pack(">QQ", number + 1, position) for position in range(len(segments))]
+        # New ones in each run: event numbers of a writer continue those of an earlier run on the same segment.
+        self._ids = [os.urandom(16) for _ in segments]
         self._sent = [0] * len(segments)
         self._sent_at_s: deque[float] = deque()
         self._next = number * len(segments) // 10 % len(segments)
