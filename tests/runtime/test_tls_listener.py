@@ -10,12 +10,14 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
 import pytest
 import uvloop
 
+from penstock.runtime import tls_listener
 from penstock.runtime.tls_listener import HandshakeSettings, TlsListener
 from penstock.security.certificates import make_certificates
 
@@ -134,6 +136,42 @@ def test_many_clients_at_once_are_served(play: Callable[[Scenario], None]) -> No
             watching.cancel()
             assert 0 < most <= 2
             assert listener.refused_count == listener.waiting_count == 0
+
+    play(scenario)
+
+
+def test_handshakes_begin_one_by_one(play: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of many connections that are ready at once leave time for requests of others in between."""
+    pause_s = 0.01
+    monkeypatch.setattr(tls_listener, "_BEGIN_PAUSE_S", pause_s)
+
+    async def scenario(place: Place) -> None:
+        begun_s: list[float] = []
+        original = TlsListener._handshake
+
+        async def handshake(listener: TlsListener, accepted: socket.socket, left_s: float) -> None:
+            begun_s.append(asyncio.get_running_loop().time())
+            await original(listener, accepted, left_s)
+
+        monkeypatch.setattr(TlsListener, "_handshake", handshake)
+        async with place.listening(LONG) as listener:
+            await asyncio.gather(*(place.check_echo() for _ in range(8)))
+            assert len(begun_s) == 8
+            assert all(later - earlier > 0.7 * pause_s for earlier, later in pairwise(begun_s))
+            assert listener.refused_count == 0
+
+    play(scenario)
+
+
+def test_a_handshake_begins_when_another_is_complete(play: Callable[[Scenario], None]) -> None:
+    """Although the oldest one in progress, which stalls, is not given up for a long time."""
+
+    async def scenario(place: Place) -> None:
+        async with place.listening(replace(LONG, under_way_max=2)) as listener:
+            place.stranger(PART)
+            await until(lambda: len(listener._under_way) == 1)
+            await asyncio.gather(*(place.check_echo() for _ in range(6)))
+            assert listener.refused_count == 0
 
     play(scenario)
 
