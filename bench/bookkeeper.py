@@ -7,7 +7,7 @@ Bookies, ZooKeeper and the client share this machine. Both sides append entries 
 bookies of which 2 confirm, with the same number of entries in flight, one after the other in alternating rounds.
 `ratio` is the median rate of the log divided by that of plain Java. `loop_cpu_us` is CPU time of the event loop's
 thread per entry of the log, `alone_p50_ms` the median of single appends. `memory_mb` is the peak of the log's process
-above its memory before Java was started. Needs Java with a compiler, and Maven.
+above that of a process that appends the same to a local log. Needs Java with a compiler, and Maven.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from _common import parser, report, work_directory
+from _common import parser, raw_disk, report, work_directory
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -32,9 +32,9 @@ from penstock.runtime.java_machine import start_java
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace
 from penstock.runtime.runtime import real_runtime
 from penstock.runtime.zookeeper import ZooKeeper
-from penstock.segmentstore.tier1.bookkeeper.bookkeeper_log import BookKeeperLog
 from penstock.segmentstore.tier1.bookkeeper.factory import BookKeeperLogFactory
-from penstock.segmentstore.tier1.durable_log import LogAddress
+from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
+from penstock.segmentstore.tier1.local_log_factory import LocalLogFactory
 from penstock_simulation.java_client import JavaUnavailableError, java_with_compiler
 from support.bookkeeper_server import Bookies, BookiesUnavailableError
 from support.zookeeper_server import ZooKeeperServers, ZooKeeperUnavailableError
@@ -67,7 +67,7 @@ def java_rate(bookies: Bookies, length: int, window: int, seconds: float) -> tup
     return float(found["RATE"]), float(found["ALONE"])
 
 
-async def log_rate(log: BookKeeperLog, length: int, window: int, seconds: float) -> tuple[float, float]:
+async def log_rate(log: DurableLog, length: int, window: int, seconds: float) -> tuple[float, float]:
     """Return entries per second of the log, and microseconds of CPU of the loop's thread per entry."""
     frame = bytes(length)
     loop = asyncio.get_running_loop()
@@ -86,7 +86,7 @@ async def log_rate(log: BookKeeperLog, length: int, window: int, seconds: float)
     return count / (loop.time() - began_s), (time.thread_time() - cpu_s) / count * 1e6
 
 
-async def alone(log: BookKeeperLog, length: int) -> float:
+async def alone(log: DurableLog, length: int) -> float:
     """Return the median of appends of which each waits for the one before, in milliseconds."""
     taken_s = []
     for _ in range(_ALONE_COUNT):
@@ -109,7 +109,7 @@ async def measure(bookies: Bookies, lengths: list[int], seconds: float) -> dict[
     log = factory.create(0)
     await log.open()
     for length in lengths:
-        window = max(2, min(_WINDOW_MAX, _WINDOW_BYTES // length))
+        window = window_of(length)
         await log_rate(log, length, window, min(seconds, 1.0))
         ours, java, loop_us, single_ms, java_single_ms = [], [], [], [], []
         for _ in range(_ROUNDS):
@@ -135,6 +135,33 @@ async def measure(bookies: Bookies, lengths: list[int], seconds: float) -> dict[
     return figures
 
 
+def window_of(length: int) -> int:
+    """Return how many entries are in flight."""
+    return max(2, min(_WINDOW_MAX, _WINDOW_BYTES // length))
+
+
+async def append_to_local_log(directory: str, lengths: list[int], seconds: float) -> None:
+    """Append to a local log what `measure` appends to the one in BookKeeper."""
+    runtime = real_runtime()
+    log = LocalLogFactory(directory, runtime).create(0)
+    await log.open()
+    for length in lengths:
+        for _ in range(_ROUNDS):
+            await log_rate(log, length, window_of(length), seconds)
+            await alone(log, length)
+    await log.close()
+    await runtime.work.close()
+
+
+def local_peak_mb(directory: Path, lengths: list[int], seconds: float) -> float:
+    """Return the peak of a process that appends to a local log."""
+    arguments = ["--local", str(directory), "--seconds", str(seconds), "--lengths", *map(str, lengths)]
+    done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"the local log failed: {done.stderr[-2000:]}")
+    return float(done.stdout)
+
+
 def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
@@ -143,18 +170,34 @@ def main() -> None:
     """Run the servers and measure."""
     made = parser(__doc__ or "")
     made.add_argument("--lengths", type=int, nargs="+", default=[100, 65_000])
+    made.add_argument("--local", metavar="DIR", help="append to a local log there, and print the peak of memory in MB")
     options = made.parse_args()
     seconds = 0.3 if options.quick else options.seconds
+    if options.local:
+        asyncio.run(append_to_local_log(options.local, options.lengths, seconds))
+        print(_peak_mb())
+        return
     with work_directory(options) as directory:
         zookeeper = bookies = None
         try:
             java_with_compiler()
             zookeeper = ZooKeeperServers(Path(directory) / "zookeeper", 1).start()
             bookies = Bookies(Path(directory) / "bookies", zookeeper.address, 3).start()
-            before_mb = _peak_mb()
+            disk = raw_disk(Path(directory))
+            local_mb = local_peak_mb(Path(directory) / "local", options.lengths, seconds)
             start_java("the bench", str(bookies.jars), heap_mb=128, direct_mb=256)
             figures = asyncio.run(measure(bookies, options.lengths, seconds))
-            report("bookkeeper", {"lengths": figures, "memory_mb": round(_peak_mb() - before_mb)})
+            peak_mb = _peak_mb()
+            report(
+                "bookkeeper",
+                {
+                    "raw_disk": disk,
+                    "lengths": figures,
+                    "memory_mb": round(peak_mb - local_mb),
+                    "peak_mb": round(peak_mb),
+                    "local_peak_mb": round(local_mb),
+                },
+            )
         except (BookiesUnavailableError, JavaUnavailableError, ZooKeeperUnavailableError) as error:
             raise SystemExit(f"nothing can be measured: {error}") from error
         finally:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from _common import Server, cpu_s, memory_mb, parser, raw_disk, report, server, work_directory
@@ -37,8 +38,10 @@ MIB = 1 << 20
 PERCENTILES = ("p50_ms", "p95_ms", "p99_ms", "max_ms")
 
 
-def run_load(running: Server, jars: list[str], heap_mib: int, options: dict[str, object]) -> dict[str, object]:
-    """Run the load to its end; return its figures, and what server and client used in the measured time."""
+def event_load(
+    jars: list[str], heap_mib: int, options: dict[str, object], at_bound: Callable[[], object] | None = None
+) -> dict[str, object]:
+    """Run the load to its end; return its figures. `at_bound`: called at both bounds of the measured time."""
     command = [
         *(java_with_compiler(), f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m", "-Dio.netty.tryReflectionSetAccessible=false"),
         *("-cp", os.pathsep.join(jars), str(SOURCE)),
@@ -47,22 +50,26 @@ def run_load(running: Server, jars: list[str], heap_mib: int, options: dict[str,
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            used_s: list[tuple[float, float]] = []
+            client_s: list[float] = []
             line = ""
             for line in process.stdout:
                 if line.strip() in ("begin", "end"):
-                    used_s.append((cpu_s(running.pid), cpu_s(process.pid)))
+                    client_s.append(cpu_s(process.pid))
+                    if at_bound is not None:
+                        at_bound()
             if process.wait() != 0:
                 raise SystemExit(f"the Java client's load ended with code {process.returncode}")
         finally:
             process.kill()
     figures: dict[str, object] = json.loads(line)
-    (server_before_s, client_before_s), (server_after_s, client_after_s) = used_s
-    return {
-        **figures,
-        "server_cpu_s": server_after_s - server_before_s,
-        "client_cpu_s": client_after_s - client_before_s,
-    }
+    return {**figures, "client_cpu_s": client_s[1] - client_s[0]}
+
+
+def run_load(running: Server, jars: list[str], heap_mib: int, options: dict[str, object]) -> dict[str, object]:
+    """Run the load to its end; return its figures, and what server and client used in the measured time."""
+    used_s: list[float] = []
+    figures = event_load(jars, heap_mib, options, lambda: used_s.append(cpu_s(running.pid)))
+    return {**figures, "server_cpu_s": used_s[1] - used_s[0]}
 
 
 def rates(figures: dict[str, object], count: str, event_bytes: int) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
     python bench/take_over.py
     python bench/take_over.py --kinds child planned --rounds 20
+    python bench/take_over.py --log bookkeeper            # the log is on four bookies instead of in the bucket
 
 Three hosts with a segment store each, in network namespaces (root, nft, Java and versitygw are needed), two
 controllers, three servers of ZooKeeper. Clients append to a segment of each container and read it back, 10 times a
@@ -19,6 +20,7 @@ from _common import parser, percentiles_ms, raw_disk, report, work_directory
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
+from support.bookkeeper_server import BookiesUnavailableError
 from support.cluster_faults import ClusterFault, child_killed, drained, host_held, host_lost, strike
 from support.namespaces import NamespacesUnavailableError, Network
 from support.network_cluster import LoadProcess, NetworkCluster
@@ -30,6 +32,8 @@ KINDS = {
     "held": ClusterFault("a store's host held", host_held, bound_s=20.0, lasts_s=60.0),
     "planned": ClusterFault("a store drained", drained, bound_s=2.0, has_errors=False),
 }
+
+_BOOKIES = 4
 
 
 def measure(cluster: NetworkCluster, load: LoadProcess, kind: str, rounds: int, held_s: float) -> dict[str, object]:
@@ -67,6 +71,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=20)
     options.add_argument("--held-s", type=float, default=60.0)
     options.add_argument("--containers", type=int, default=12)
+    options.add_argument("--log", choices=("bucket", "bookkeeper"), default="bucket")
     arguments = options.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.kinds, arguments.containers = 1, ["child", "planned"], 3
@@ -77,7 +82,13 @@ def main() -> None:
     try:
         with work_directory(arguments) as directory:
             disk = raw_disk(directory)
-            cluster = NetworkCluster(directory.resolve(), network, containers=arguments.containers, stores=3)
+            bookies = _BOOKIES if arguments.log == "bookkeeper" else 0
+            try:
+                cluster = NetworkCluster(
+                    directory.resolve(), network, containers=arguments.containers, stores=3, bookies=bookies
+                )
+            except BookiesUnavailableError as error:
+                raise SystemExit(f"there are no bookies: {error}") from error
             try:
                 cluster.start_all()
                 with cluster.load("probes") as load:
@@ -89,7 +100,10 @@ def main() -> None:
                 cluster.stop()
     finally:
         network.close()
-    report("take_over", {"raw_disk": disk, "containers": arguments.containers, "stores": 3, "kinds": kinds})
+    report(
+        "take_over",
+        {"raw_disk": disk, "log": arguments.log, "containers": arguments.containers, "stores": 3, "kinds": kinds},
+    )
 
 
 if __name__ == "__main__":

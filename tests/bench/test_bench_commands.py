@@ -92,8 +92,8 @@ def test_every_command_is_run_here() -> None:
     """A command without a test stops working unnoticed. Java's has a test below."""
     found = {path.stem for path in BENCH.glob("*.py") if not path.stem.startswith("_")}
     # `plan` measures a function alone, so its report has no fields about a server; `compare` runs other commands.
-    # These, `object_log`, which needs an S3 server, and `bookkeeper`, which needs bookies, have tests of their own.
-    assert found - {"java_client", "plan", "compare", "object_log", "bookkeeper"} == (
+    # These, `object_log`, which needs an S3 server, and those that need bookies have tests of their own.
+    assert found - {"java_client", "plan", "compare", "object_log", "bookkeeper", "beside_pravega"} == (
         COMMANDS.keys() | SPARK_COMMANDS.keys() | CLUSTER_COMMANDS.keys()
     )
 
@@ -122,7 +122,34 @@ def test_the_log_in_bookkeeper_is_measured(tmp_path: Path) -> None:
     if "nothing can be measured" in done.stderr:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["lengths"]["100"].keys() >= {"ratio", "loop_cpu_us", "alone_p50_ms"}
+    measured = json.loads(done.stdout)
+    assert measured.keys() >= COMMON_FIELDS | {"memory_mb"}
+    assert measured["lengths"]["100"].keys() >= {"ratio", "loop_cpu_us", "alone_p50_ms"}
+
+
+@pytest.mark.nightly
+def test_the_log_in_bookkeeper_is_measured_beside_pravega(tmp_path: Path) -> None:
+    """Both servers take the load of the Java client, on the same bookies."""
+    done = run("beside_pravega", "--quick", "--directory", str(tmp_path), limit_s=500)
+    if "nothing can be measured" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert measured.keys() >= COMMON_FIELDS | {"store_memory"}
+    assert measured["loads"]["full speed"].keys() >= {"throughput_ratio", "p99_ratio", "penstock", "pravega"}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.nightly
+def test_take_overs_with_the_log_in_bookkeeper_are_measured(tmp_path: Path) -> None:
+    options = ("--quick", "--log", "bookkeeper", "--kinds", "child", "--directory", str(tmp_path))
+    done = run("take_over", *options, limit_s=500)
+    if "there is no cluster" in done.stderr or "there are no bookies" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert (measured["log"], measured["kinds"]["child"]["gaps"]) == ("bookkeeper", 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_checkouts_are_compared_in_turns(tmp_path: Path) -> None:

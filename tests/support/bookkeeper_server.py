@@ -1,4 +1,7 @@
-"""`Bookies`: real bookies on free ports of loopback, over a real ZooKeeper. See `bookkeeper.sh`."""
+"""`Bookies`: real bookies over a real ZooKeeper. See `bookkeeper.sh`.
+
+They are on free ports of loopback, or on hosts of a `Network`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
+from support.namespaces import Host
 from support.zookeeper_server import ZooKeeperUnavailableError, find_java
 
 _START_TIMEOUT_S = 120.0
@@ -47,10 +53,15 @@ def bookkeeper_jars() -> Path:
 
 
 class Bookies:
-    """`count` bookies on `directory`, whose metadata are in the ZooKeeper at `zookeeper` (``host:port,host:port``)."""
+    """`count` bookies on `directory`, or one on each of `hosts`.
 
-    def __init__(self, directory: Path, zookeeper: str, count: int) -> None:
+    Their metadata are in the ZooKeeper at `zookeeper` (``host:port,host:port``).
+    """
+
+    def __init__(self, directory: Path, zookeeper: str, count: int, hosts: Sequence[Host] = ()) -> None:
+        count = len(hosts) or count
         self.directory = directory
+        self.hosts = hosts
         self.jars: Path = bookkeeper_jars()
         self.url: str = f"bookkeeper://{zookeeper}/ledgers"
         self._service = f"zk+hierarchical://{zookeeper.replace(',', ';')}/ledgers"
@@ -82,7 +93,9 @@ class Bookies:
             "-conf", str(self._folder(0) / "bookie.conf"), "initnewcluster",
         ]  # fmt: skip
         for _ in range(_STARTS_MAX):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_START_TIMEOUT_S, check=False)
+            done = subprocess.run(
+                self._on_host(0, command), capture_output=True, text=True, timeout=_START_TIMEOUT_S, check=False
+            )
             if done.returncode == 0:
                 return
         raise BookiesStartError(f"the metadata of BookKeeper were not made: {(done.stdout + done.stderr)[-2000:]}")
@@ -92,7 +105,8 @@ class Bookies:
         for each in ("journal", "ledgers"):
             (folder / each).mkdir(parents=True, exist_ok=True)
         lines = [
-            f"metadataServiceUri={self._service}", f"bookiePort={self.ports[number]}", "advertisedAddress=127.0.0.1",
+            f"metadataServiceUri={self._service}", f"bookiePort={self.ports[number]}",
+            f"advertisedAddress={self._address(number)}",
             "allowLoopback=true", "allowStorageExpansion=true", "zkTimeout=4000",
             f"journalDirectories={folder}/journal",
             f"ledgerDirectories={folder}/ledgers", "journalSyncData=true", "journalMaxGroupWaitMSec=1",
@@ -109,14 +123,14 @@ class Bookies:
     def launch(self, number: int) -> None:
         """Start one bookie on its directory."""
         folder = self._folder(number)
+        command = [
+            self._java, *_OPTIONS, "-cp", f"{self.jars}/*", "org.apache.bookkeeper.server.Main",
+            "--conf", str(folder / "bookie.conf"),
+        ]  # fmt: skip
         with (folder / "log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
-                [
-                    self._java, *_OPTIONS, "-cp", f"{self.jars}/*", "org.apache.bookkeeper.server.Main",
-                    "--conf", str(folder / "bookie.conf"),
-                ],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                self._on_host(number, command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def wait_until_ready(self, number: int) -> None:
         """Wait until a bookie accepts connections; start it again if it ends before. Raises `BookiesStartError`."""
@@ -129,7 +143,8 @@ class Bookies:
                 starts += 1
                 self.launch(number)
             try:
-                socket.create_connection(("127.0.0.1", self.ports[number]), timeout=1).close()
+                with self.hosts[number].entered() if self.hosts else nullcontext():
+                    socket.create_connection((self._address(number), self.ports[number]), timeout=1).close()
             except OSError:
                 time.sleep(0.1)
             else:
@@ -160,11 +175,27 @@ class Bookies:
         assert process is not None
         process.send_signal(signal.SIGCONT)
 
+    def restore(self) -> None:
+        """Have all bookies run: resume those that are held, and start those that were killed."""
+        for number, process in enumerate(self._processes):
+            if process is None:
+                self.launch(number)
+            else:
+                process.send_signal(signal.SIGCONT)
+        for number in range(len(self.ports)):
+            self.wait_until_ready(number)
+
     def stop(self) -> None:
         """End all bookies, and remove what they have stored."""
         for number in range(len(self.ports)):
             self.kill(number)
             shutil.rmtree(self._folder(number), ignore_errors=True)
+
+    def _address(self, number: int) -> str:
+        return self.hosts[number].address if self.hosts else "127.0.0.1"
+
+    def _on_host(self, number: int, command: list[str]) -> list[str]:
+        return self.hosts[number].command(*command) if self.hosts else command
 
     def _folder(self, number: int) -> Path:
         return self.directory / f"bookie-{number + 1}"

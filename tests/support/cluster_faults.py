@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.bookkeeper_server import Bookies
 from support.cluster_processes import kill_process
 from support.namespaces import Direction
 from support.network_cluster import LoadProcess, NetworkCluster
@@ -97,6 +98,8 @@ def settle(cluster: NetworkCluster) -> None:
     """End all faults that are left, start what does not run, and wait until all containers are served."""
     cluster.network.heal()
     cluster.bucket_server.resume()
+    if cluster.bookies is not None:
+        cluster.bookies.restore()
     for number in range(cluster.zookeepers.count):
         if cluster.zookeepers.is_running(number):
             cluster.zookeepers.release(number)
@@ -307,6 +310,52 @@ def bucket_refuses(cluster: NetworkCluster, rng: random.Random) -> Iterator[None
     server.start()
 
 
+# -- bookies ----------------------------------------------------------------------------------------------------------
+
+
+def _bookies(cluster: NetworkCluster) -> Bookies:
+    assert cluster.bookies is not None
+    return cluster.bookies
+
+
+def bookie_killed(cluster: NetworkCluster, rng: random.Random) -> Iterator[None]:
+    """Kill one bookie; start it again later."""
+    yield from _kill_bookies(_bookies(cluster), 1, rng)
+
+
+def two_bookies_killed(cluster: NetworkCluster, rng: random.Random) -> Iterator[None]:
+    """Kill two bookies; start them again later."""
+    yield from _kill_bookies(_bookies(cluster), 2, rng)
+
+
+def _kill_bookies(bookies: Bookies, count: int, rng: random.Random) -> Iterator[None]:
+    numbers = rng.sample(range(len(bookies.ports)), count)
+    for number in numbers:
+        bookies.kill(number)
+    yield
+    for number in numbers:
+        bookies.launch(number)
+    for number in numbers:
+        bookies.wait_until_ready(number)
+
+
+def bookie_held(cluster: NetworkCluster, rng: random.Random) -> Iterator[None]:
+    """Stop one bookie from running."""
+    bookies = _bookies(cluster)
+    number = rng.randrange(len(bookies.ports))
+    bookies.hold(number)
+    yield
+    bookies.release(number)
+
+
+def cut_from_bookies(cluster: NetworkCluster, rng: random.Random) -> Iterator[None]:
+    """Cut a store's host off from all bookies only."""
+    host = cluster.host(_store(cluster, rng))
+    host.cut(cluster.bookie_hosts)
+    yield
+    host.heal()
+
+
 # -- planned ----------------------------------------------------------------------------------------------------------
 
 
@@ -365,4 +414,11 @@ FAULTS = (
     ClusterFault("a store drained", drained, bound_s=2.0, has_errors=False),
     ClusterFault("a store restarted", store_restarted, bound_s=2.0, has_errors=False),
     ClusterFault("a controller restarted", controller_restarted, bound_s=2.0, has_errors=False),
+)
+#: Those of a cluster with its log in BookKeeper.
+BOOKIE_FAULTS = (
+    ClusterFault("a bookie killed", bookie_killed, bound_s=5.0, lasts_s=20.0, has_errors=False, moves=False),
+    ClusterFault("a bookie held", bookie_held, bound_s=5.0, lasts_s=20.0, has_errors=False, moves=False),
+    ClusterFault("two bookies killed", two_bookies_killed, bound_s=15.0, lasts_s=30.0),
+    ClusterFault("a store's host cut off from the bookies", cut_from_bookies, bound_s=30.0, lasts_s=40.0),
 )

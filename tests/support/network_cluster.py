@@ -1,4 +1,7 @@
-"""`NetworkCluster`: ZooKeeper, segment stores, controllers, a bucket and clients, each on a host of a `Network`."""
+"""`NetworkCluster`: ZooKeeper, segment stores, controllers, a bucket and clients, each on a host of a `Network`.
+
+The log is in the bucket, or in bookies, each on a host, too.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.server.standalone_process import child_environment
+from support.bookkeeper_server import Bookies
 from support.cluster_processes import WAIT_S, Cluster
 from support.namespaces import Host, Network
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
@@ -36,6 +40,11 @@ batch_interval_s = 0.02
 
 [segment_store.cache]
 bytes_max = 67108864
+"""
+#: With bookies.
+LOG_SETTINGS = """
+[bookkeeper]
+jars = "{jars}"
 """
 
 
@@ -106,15 +115,16 @@ class LoadProcess:
 
 
 class NetworkCluster(Cluster):
-    """See the module. Stores are named ``s1``, ``s2``, ...; controllers ``c1``, ``c2``, ...; ZooKeeper ``z1``, ....
+    """See the module. Stores are named ``s1``, ``s2``, ...; controllers ``c1``, ``c2``, ...; ZooKeeper ``z1``, ...;
+    bookies ``b1``, ``b2``, ....
 
     Attributes:
-        network, zookeepers, bucket_server: the parts.
+        network, zookeepers, bucket_server, bookies: the parts. None: the log is in the bucket.
     """
 
     def __init__(
         self, directory: Path, network: Network, *, containers: int, stores: int, processes: int = 1,
-        controllers: int = 2, zookeepers: int = 3, settings: str = SETTINGS,
+        controllers: int = 2, zookeepers: int = 3, bookies: int = 0, settings: str = SETTINGS,
     ) -> None:  # fmt: skip
         self.network = network
         self.containers = containers
@@ -125,6 +135,7 @@ class NetworkCluster(Cluster):
             *(f"z{number + 1}" for number in range(zookeepers)),
             *(f"s{number + 1}" for number in range(stores)),
             *(f"c{number + 1}" for number in range(controllers)),
+            *(f"b{number + 1}" for number in range(bookies)),
             "bucket",
             "client",
         ):
@@ -135,6 +146,7 @@ class NetworkCluster(Cluster):
             directory / "zookeeper", 0, [hosts[name] for name in hosts if name[0] == "z"]
         )
         self.bucket_server = S3Server(directory / "s3", hosts["bucket"])
+        self.bookies: Bookies | None = None
         bucket = f"b{uuid.uuid4().hex[:12]}"
         self.bucket_server.start()
         try:
@@ -142,7 +154,13 @@ class NetworkCluster(Cluster):
             self.zookeepers.start()
             text = settings.format(endpoint=self.bucket_server.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
             root = f"{self.zookeepers.address}/{bucket}"
-            super().__init__(directory, root, f"s3://{bucket}/log", f"s3://{bucket}/data", text, hosts)
+            log = f"s3://{bucket}/log"
+            if bookies:
+                self.bookies = Bookies(directory / "bookies", self.zookeepers.address, bookies, self.bookie_hosts)
+                self.bookies.start()
+                log = self.bookies.url
+                text += LOG_SETTINGS.format(jars=self.bookies.jars)
+            super().__init__(directory, root, log, f"s3://{bucket}/data", text, hosts)
             self.init(containers)
         except BaseException:
             self.stop()
@@ -186,6 +204,11 @@ class NetworkCluster(Cluster):
     def zookeeper_hosts(self) -> list[Host]:
         """Hosts of ZooKeeper."""
         return [host for name, host in self.network.hosts.items() if name[0] == "z"]
+
+    @property
+    def bookie_hosts(self) -> list[Host]:
+        """Hosts of bookies."""
+        return [host for name, host in self.network.hosts.items() if name[0] == "b" and name != "bucket"]
 
     def rows(self, what: str) -> list[dict[str, object]]:
         """Return the rows of ``penstock cluster containers`` or ``stores``."""
@@ -244,5 +267,7 @@ class NetworkCluster(Cluster):
         """End all processes and servers; the network remains."""
         if hasattr(self, "processes"):
             super().stop()
+        if self.bookies is not None:
+            self.bookies.stop()
         self.zookeepers.stop()
         self.bucket_server.kill()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.bookkeeper_server import BookiesStartError, BookiesUnavailableError
 from support.namespaces import NamespacesUnavailableError, Network
 from support.network_cluster import NetworkCluster
 from support.s3_server import S3StartError, S3UnavailableError, find_versitygw
@@ -16,16 +17,25 @@ from support.zookeeper_server import ZooKeeperStartError, ZooKeeperUnavailableEr
 
 
 @contextmanager
-def running_cluster(directory: Path, *, processes: int = 1, containers: int = 6) -> Iterator[NetworkCluster]:
-    """Start a cluster of three hosts with segment stores, two controllers and three servers of ZooKeeper."""
+def running_cluster(
+    directory: Path, *, processes: int = 1, containers: int = 6, bookies: int = 0
+) -> Iterator[NetworkCluster]:
+    """Start a cluster of three hosts with segment stores, two controllers and three servers of ZooKeeper.
+
+    `bookies`: so many for the log; 0: it is in the bucket.
+    """
     with ExitStack() as stack:
         try:
             find_java(), find_jars(), find_versitygw()
             network = Network()
             stack.callback(network.close)
-            cluster = NetworkCluster(directory, network, containers=containers, stores=3, processes=processes)
-        except (NamespacesUnavailableError, S3UnavailableError, ZooKeeperUnavailableError) as error:
-            if os.environ.get("CI") and isinstance(error, (S3StartError, ZooKeeperStartError)):
+            cluster = NetworkCluster(
+                directory, network, containers=containers, stores=3, processes=processes, bookies=bookies
+            )
+        except (
+            BookiesUnavailableError, NamespacesUnavailableError, S3UnavailableError, ZooKeeperUnavailableError
+        ) as error:  # fmt: skip
+            if os.environ.get("CI") and isinstance(error, (BookiesStartError, S3StartError, ZooKeeperStartError)):
                 raise
             pytest.skip(str(error))
         stack.callback(cluster.stop)
