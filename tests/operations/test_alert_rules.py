@@ -84,9 +84,14 @@ def test_each_alert_has_a_unit_test() -> None:
 def test_the_guide_says_what_to_do_about_each_alert() -> None:
     """With findings of the doctor that exist."""
     page = (RULES.parents[2] / "docs" / "guide" / "monitoring.md").read_text()
-    rows = re.findall(r"^\| `(Penstock\w+)` \| ([^|]*)\| (.+) \|$", page, re.MULTILINE)
-    assert sorted(alert for alert, _, _ in rows) == sorted(rule["alert"] for rule in alert_rules())
-    named = {each for _, findings, _ in rows for each in re.findall(r"`([a-z-]+)`", findings)}
+    rows = re.findall(r"^\| (.*)`(Penstock\w+)` \| ([^|]*)\| (.+) \|$", page, re.MULTILINE)
+    assert sorted(alert for _, alert, _, _ in rows) == sorted(rule["alert"] for rule in alert_rules())
+    # The rule names the row by its anchor.
+    runbooks = {rule["alert"]: rule["annotations"]["runbook"] for rule in alert_rules()}
+    anchors = {alert: re.findall(r'<a id="(\w+)"></a>', anchor) for anchor, alert, _, _ in rows}
+    assert {alert: [page_of.partition("#")[2]] for alert, page_of in runbooks.items()} == anchors
+    assert {page_of.partition("#")[0] for page_of in runbooks.values()} == {"guide/monitoring.html"}
+    named = {each for _, _, findings, _ in rows for each in re.findall(r"`([a-z-]+)`", findings)}
     assert named <= {kind.id for kind in FindingKind}
     assert len(named) > 10
 
