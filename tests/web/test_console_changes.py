@@ -26,10 +26,11 @@ from penstock.model.stream_cuts import StreamCut
 from penstock.testing import MemoryServer
 from penstock.web.app import WebApp
 from penstock.web.callers import connection_to
-from penstock.web.console.lag_times import is_at_or_after, lag_text, lag_time
+from penstock.web.console.formats import lag_text
 from penstock.web.console.retention_pages import holders, outcome, picture, reason
 from penstock.web.console.stream_changes import limit_of
 from penstock.web.errors import BadRequestError
+from penstock.web.lag_times import is_at_or_after, lag_time
 from penstock.web.settings import WebSettings
 from support.command_line import run_command
 from support.secured_server import PASSWORD, SecuredServer

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from penstock.web.console.filters import LENGTH_MAX, TERMS_MAX, event_filter, is_missing, parsed
 from penstock.web.errors import BadRequestError
+from penstock.web.filters import LENGTH_MAX, TERMS_MAX, event_filter, is_missing, parsed
 
 ORDER = {
     "id": "x-17", "total": 120.5, "paid": True, "note": None, "count": 3, "items": [{"sku": "a b"}, {"sku": "c"}],

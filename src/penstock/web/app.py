@@ -23,7 +23,7 @@ from starlette.routing import Route as HttpRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.model.errors import AuthenticationBusyError, AuthenticationError, PenstockError
-from penstock.web import administration, events, groups, sessions, streams, tables, tail
+from penstock.web import administration, events, groups, retention, scales, sessions, streams, tables, tail
 from penstock.web.callers import Callers, Connect, Lease, user_of
 from penstock.web.certificates import CertifiedSessions, RequestCredentials
 from penstock.web.console.console import FORM_TYPE, Console, Endpoint
@@ -36,8 +36,8 @@ from penstock.web.settings import WebSettings
 logger: logging.Logger = logging.getLogger(__name__)
 
 ROUTES: tuple[Route, ...] = (
-    *streams.ROUTES, *events.ROUTES, *tail.ROUTES, *groups.ROUTES, *tables.ROUTES, *sessions.ROUTES,
-    *administration.ROUTES,
+    *streams.ROUTES, *scales.ROUTES, *retention.ROUTES, *events.ROUTES, *tail.ROUTES, *groups.ROUTES, *tables.ROUTES,
+    *sessions.ROUTES, *administration.ROUTES,
 )  # fmt: skip
 #: Media types of requests that change something. Forms of other sites cannot send them.
 _CHANGE_TYPES = ("application/json", "application/x-ndjson")

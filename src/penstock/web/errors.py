@@ -47,6 +47,10 @@ class NoSuchReaderError(PenstockError):
     """A reader group has no reader of this name."""
 
 
+class NoSuchEpochError(PenstockError):
+    """A stream has no epoch of this number."""
+
+
 class ForeignFormError(AccessError):
     """A form without the token of a page of this server: a page of another site may have made it."""
 
@@ -76,6 +80,7 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (ForeignFormError, 403),
     (NoSuchScopeError, 404),
     (NoSuchStreamError, 404),
+    (NoSuchEpochError, 404),
     (NoSuchReaderGroupError, 404),
     (NoSuchTableError, 404),
     (NoSuchReaderError, 404),

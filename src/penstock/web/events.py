@@ -19,6 +19,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import StreamCut, is_cut_text
 from penstock.web.errors import BadRequestError
+from penstock.web.filters import EventFilter, event_filter
 from penstock.web.replies import ListedEvent, ListedEvents, Stored
 from penstock.web.routes import Query, Reply, Request, Route
 
@@ -58,7 +59,7 @@ class NewEvent(msgspec.Struct, forbid_unknown_fields=True):
 async def read_events(request: Request) -> Reply:
     """Return events from a position on, segment by segment."""
     limit = request.number("limit", 100, least=1, most=_EVENTS_MAX)
-    contains = request.query.get("contains", "").encode()
+    wanted_events = filter_of(request)
     found: list[ListedEvent] = []
     scanned = 0
     async with _batch(request, request.query.get("token")) as batch:
@@ -70,7 +71,7 @@ async def read_events(request: Request) -> Reply:
                 for data, offset, end in zip(events.events, events.offsets, events.offsets[1:], strict=False):
                     scanned += len(data)
                     left[0] = replace(part, start=end)
-                    if contains in data:
+                    if wanted_events.matches(data):
                         found.append(shown_event(part.segment_id, offset, data))
                     if len(found) == limit or scanned >= _SCANNED_BYTES_MAX:
                         break
@@ -111,6 +112,11 @@ def _ranges(stream: str, token: str) -> list[BatchRange]:
     if not 0 < len(rows) <= _RANGES_MAX or any(not 0 <= start <= end for _, start, end in rows):
         raise BadRequestError("the token is not one of a page before")
     return [BatchRange(stream, segment, start, end) for segment, start, end in rows]
+
+
+def filter_of(request: Request) -> EventFilter:
+    """Return which events a request wants. Raises `BadRequestError`."""
+    return event_filter(request.query.get("contains", ""), request.query.get("where", ""))
 
 
 def shown_event(segment: int, offset: int, data: bytes) -> ListedEvent:
@@ -193,6 +199,10 @@ def _events(body: bytes) -> Sequence[tuple[bytes, str | None]]:
     return found
 
 
+FILTERS = (
+    Query("contains", "Only events that contain this text."),
+    Query("where", "Only events in JSON that fulfil conditions, for example total > 100 and id ~ x."),
+)
 _EVENTS = "/v1/scopes/{scope}/streams/{stream}/events"
 ROUTES: tuple[Route, ...] = (
     Route(
@@ -205,7 +215,7 @@ ROUTES: tuple[Route, ...] = (
             Query("token", "The token of the page before, in place of at."),
             Query("segment", "Only events of this segment.", is_number=True),
             Query("limit", "Number of events, at most 1000.", is_number=True),
-            Query("contains", "Only events that contain this text."),
+            *FILTERS,
         ),
         reply=(ListedEvents,),
         needs="READ on the stream",

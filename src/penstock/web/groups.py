@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import msgspec
 
 from penstock.client.low_level import controller_of
 from penstock.client.streams.start_positions import Start
-from penstock.model.errors import NoSuchScopeError
+from penstock.model.errors import NoSuchScopeError, PenstockError
 from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import StreamCut
+from penstock.runtime.bulk import for_each
 from penstock.web import replies
 from penstock.web.errors import BadRequestError, NoSuchReaderError
+from penstock.web.lag_times import LagTime, lag_time
 from penstock.web.listing import PAGED, names_page
-from penstock.web.routes import NOTHING, Reply, Request, Route
+from penstock.web.routes import NOTHING, Query, Reply, Request, Route
 
 _ENTRIES_MAX = 1000
+#: Streams of a group whose lag in seconds one request determines, and those at once.
+_TIMED_STREAMS_MAX = 100
+_TIMED_AT_ONCE = 8
 
 
 async def list_groups(request: Request) -> Reply:
@@ -47,14 +53,36 @@ async def delete_group(request: Request) -> Reply:
 
 
 async def group_lag(request: Request) -> Reply:
-    """Return the bytes that a reader group has not read, by stream."""
+    """Return how far a reader group is behind, by stream: in bytes, and in seconds if wanted."""
     name = f"{request.path['scope']}/{request.path['group']}"
     found = (await request.client.statistics(groups=[name])).groups[name]
     lag = replies.GroupLag(
         dict(found.unread_bytes), found.total_unread_bytes, found.reader_count, found.unassigned_segment_count,
         found.is_finished, list(found.recreated), found.problem,
+        await _lag_seconds(request, name) if request.query.get("seconds") == "1" else None,
     )  # fmt: skip
     return Reply(content=lag)
+
+
+async def _lag_seconds(request: Request, name: str) -> dict[str, replies.LagSeconds]:
+    """Return the ages of the oldest unread events of a group by stream."""
+    async with request.client.reader_group(name) as group:
+        cuts = await group.stream_cuts()
+    if len(cuts) > _TIMED_STREAMS_MAX:
+        raise BadRequestError(
+            f"seconds=1: reader group {name} reads {len(cuts)} streams; ages are determined for {_TIMED_STREAMS_MAX}"
+        )
+    now = datetime.now(UTC)
+
+    async def timed(stream: str) -> LagTime:
+        return await lag_time(request.client, cuts[stream], now)
+
+    lags: dict[str, replies.LagSeconds] = {}
+    for stream, found in zip(cuts, await for_each(list(cuts), timed, _TIMED_AT_ONCE), strict=True):
+        if isinstance(found, PenstockError):
+            raise found
+        lags[stream] = replies.LagSeconds(found.least, found.most)
+    return lags
 
 
 class GroupReset(msgspec.Struct, forbid_unknown_fields=True):
@@ -167,8 +195,9 @@ ROUTES: tuple[Route, ...] = (
         "DELETE", _GROUP, "Delete a reader group.", delete_group, 204, needs="READ_UPDATE on the group", is_pravega=True
     ),
     Route(
-        "GET", _GROUP + "/lag", "Return the bytes that a group has not read.", group_lag,
-        reply=(replies.GroupLag,), needs="READ on prn::/",
+        "GET", _GROUP + "/lag", "Return how far a group is behind.", group_lag,
+        queries=(Query("seconds", "1: also the age of the oldest unread event of each stream."),),
+        reply=(replies.GroupLag,), needs="READ on prn::/; for seconds also the rights of a reader of the group",
     ),
     Route(
         "POST",

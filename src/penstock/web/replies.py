@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.web.models import StreamProperty
+from penstock.web.models import RetentionPolicy, StreamProperty
 
 
 class ScopeName(msgspec.Struct):
@@ -105,6 +105,13 @@ class SegmentTails(msgspec.Struct):
     isSealed: bool
 
 
+class EpochSegments(msgspec.Struct):
+    """The segments of an epoch."""
+
+    epoch: int
+    segments: list[KeyRange]
+
+
 class Truncated(msgspec.Struct):
     """Where the stream begins now, or would begin after a dry run: offsets by segment."""
 
@@ -113,9 +120,73 @@ class Truncated(msgspec.Struct):
 
 
 class Scaled(msgspec.Struct):
-    """Segments that take events after a scale."""
+    """Segments that take events after a scale; none while it goes on (status 202).
 
+    ``epoch`` is the one in which it began; null: an earlier attempt of this request made the change.
+    """
+
+    epoch: int | None
     segments: list[KeyRange]
+
+
+class ScaleState(msgspec.Struct):
+    """The state of the scale that began in an epoch. Without a later epoch it is IN_PROGRESS."""
+
+    epoch: int
+    state: Literal["IN_PROGRESS", "SUCCESS"]
+
+
+class StreamPlace(msgspec.Struct):
+    """A place in a stream: offsets by segment, and the bytes that were ever written before it."""
+
+    cut: dict[str, int]
+    writtenBytes: int
+
+
+class RecordedCut(msgspec.Struct):
+    """A cut that the controller recorded: its age, and the bytes that were ever written before it."""
+
+    ageSeconds: float
+    writtenBytes: int
+
+
+class RetentionSubscriber(msgspec.Struct):
+    """A reader group that retains what it has not acknowledged. ``isLast``: none is further behind on some keys."""
+
+    readerGroup: str
+    place: StreamPlace
+    unreadBytes: int
+    hasPublished: bool
+    isLast: bool
+
+
+class Retention(msgspec.Struct):
+    """What the next retention pass would delete of a stream, and why.
+
+    ``reason`` is a sentence about ``row``, the case in the table of the page on retention; both are empty without a
+    policy. ``newHead`` is null if the head does not move; ``nextPassSeconds`` if another controller makes the pass.
+    """
+
+    policy: RetentionPolicy | None
+    isEnabled: bool
+    isSealed: bool
+    row: str
+    reason: str
+    keptBytes: int
+    bytesToDelete: int
+    head: StreamPlace
+    tail: StreamPlace
+    newHead: StreamPlace | None
+    bound: StreamPlace | None
+    minimumCut: RecordedCut | None
+    maximumCut: RecordedCut | None
+    cuts: list[RecordedCut]
+    cutCount: int
+    isCutDue: bool
+    subscribers: list[RetentionSubscriber]
+    subscriberCount: int
+    intervalSeconds: float
+    nextPassSeconds: float | None
 
 
 class ListedEvent(msgspec.Struct, omit_defaults=True):
@@ -171,8 +242,18 @@ class Group(msgspec.Struct):
     onlineReaderIds: list[str]
 
 
+class LagSeconds(msgspec.Struct):
+    """Bounds of the age of the oldest unread event. ``atMost`` is null if it is not known; both are 0 without one."""
+
+    atLeast: float
+    atMost: float | None
+
+
 class GroupLag(msgspec.Struct):
-    """Bytes that a group has not read, by stream and in all. ``problem``: why they are not known; null: they are."""
+    """Bytes that a group has not read, by stream and in all. ``problem``: why they are not known; null: they are.
+
+    ``unreadSeconds``: ages of the oldest unread events by stream; null without ``seconds=1``.
+    """
 
     unreadBytes: dict[str, int]
     unreadBytesAll: int
@@ -181,6 +262,7 @@ class GroupLag(msgspec.Struct):
     isFinished: bool
     recreatedStreams: list[str]
     problem: str | None
+    unreadSeconds: dict[str, LagSeconds] | None = None
 
 
 class ListedTransaction(msgspec.Struct):

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.client.controller.stream_segments import SegmentRange
 from penstock.client.low_level import controller_of
 from penstock.model.errors import NoSuchScopeError, NoSuchStreamError, PenstockError, StreamExistsError
-from penstock.model.names import segment_epoch, segment_number, split_scoped_name
+from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.bulk import for_each
 from penstock.web import models, replies
 from penstock.web.errors import BadRequestError
 from penstock.web.listing import PAGED, names_page
 from penstock.web.routes import NOTHING, Query, Reply, Request, Route
+from penstock.web.scales import epoch_segments
 
 _CONFIGURATIONS_AT_ONCE = 32
-_EPOCHS_MAX = 1000
+_EPOCH_MAX = (1 << 31) - 2
 
 
 class StreamState(msgspec.Struct):
@@ -34,13 +34,6 @@ class Truncation(msgspec.Struct, forbid_unknown_fields=True):
     cut: dict[str, int] | None = None
     at: str | None = None
     dryRun: bool = False
-
-
-class Scale(msgspec.Struct, forbid_unknown_fields=True):
-    """Segments to seal, and the key ranges of those that follow them."""
-
-    seal: list[int]
-    ranges: list[tuple[float, float]]
 
 
 async def list_scopes(request: Request) -> Reply:
@@ -138,45 +131,12 @@ async def set_state(request: Request) -> Reply:
     return Reply(content=StreamState("SEALED"))
 
 
-async def scaling_events(request: Request) -> Reply:
-    """Return the scales of a stream in a period; the first one may be the last before it."""
-    if "from" not in request.query or "to" not in request.query:
-        raise BadRequestError("from and to are needed: times in milliseconds since 1970")
-    begin_ms = request.number("from", 0)
-    end_ms = request.number("to", 0, least=begin_ms)
-    history = await request.client.history(request.stream, epoch_count_max=_EPOCHS_MAX)
-    events: list[replies.ScalingEvent] = []
-    for epoch, splits, merges in history.scales():
-        time_ms = epoch.began_ms or 0
-        if time_ms > end_ms:
-            break
-        if time_ms <= begin_ms:
-            events.clear()
-        segments = [
-            replies.ScaledSegment(
-                segment_number(each.segment_id), segment_epoch(each.segment_id), time_ms, each.key_low, each.key_high
-            )
-            for each in epoch.segments
-        ]
-        events.append(replies.ScalingEvent(time_ms, segments, splits, merges))
-    return Reply(content=events)
-
-
-async def history(request: Request) -> Reply:
-    """Return epochs of a stream, oldest first: when each began, and what it split and merged."""
-    limit = request.number("limit", 100, least=1, most=_EPOCHS_MAX)
-    before = request.number("before", 0, least=0) or None
-    found = await request.client.history(request.stream, epoch_count_max=limit, before=before)
-    epochs = [
-        replies.Epoch(epoch.number, epoch.began_ms, splits, merges, [_range(each) for each in epoch.segments])
-        for epoch, splits, merges in found.scales()
-    ]
-    return Reply(content=replies.History(epochs, found.epoch_count, found.is_sealed))
-
-
 async def segments(request: Request) -> Reply:
-    """Return the segments that take events now."""
+    """Return the segments that take events now, or those of an epoch."""
     client = request.client
+    if "epoch" in request.query:
+        number = request.number("epoch", 0, most=_EPOCH_MAX)
+        return Reply(content=replies.EpochSegments(number, await epoch_segments(request, number)))
     found = await client.segments_of(request.stream)
     head, tail = await client.head(request.stream), await client.tail(request.stream)
     shown = [
@@ -184,10 +144,6 @@ async def segments(request: Request) -> Reply:
         for each in found
     ]
     return Reply(content=replies.SegmentTails(shown, _cut(head), _cut(tail), not found))
-
-
-def _range(segment: SegmentRange) -> replies.KeyRange:
-    return replies.KeyRange(segment.segment_id, segment.key_low, segment.key_high)
 
 
 def _cut(cut: StreamCut) -> dict[str, int]:
@@ -214,14 +170,6 @@ async def truncate(request: Request) -> Reply:
     if not wanted.dryRun:
         await request.client.truncate_stream(cut)
     return Reply(content=replies.Truncated(_cut(cut), wanted.dryRun))
-
-
-async def scale(request: Request) -> Reply:
-    """Seal segments and create others in their place."""
-    wanted = request.json(Scale)
-    await request.client.scale_stream(request.stream, seal=wanted.seal, key_ranges=wanted.ranges)
-    found = await request.client.segments_of(request.stream)
-    return Reply(content=replies.Scaled([_range(each) for each in found]))
 
 
 _STREAM = "/v1/scopes/{scope}/streams/{stream}"
@@ -316,35 +264,11 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET",
-        _STREAM + "/scaling-events",
-        "Return the scales of a stream in a period.",
-        scaling_events,
-        queries=(
-            Query("from", "Milliseconds since 1970.", is_number=True),
-            Query("to", "Milliseconds since 1970.", is_number=True),
-        ),
-        reply=(list[replies.ScalingEvent],),
-        needs=_READ,
-        is_pravega=True,
-    ),
-    Route(
-        "GET",
-        _STREAM + "/history",
-        "Return when segments were split and merged.",
-        history,
-        queries=(
-            Query("limit", "Number of epochs, at most 1000.", is_number=True),
-            Query("before", "Only epochs before this one.", is_number=True),
-        ),
-        reply=(replies.History,),
-        needs=_READ,
-    ),
-    Route(
-        "GET",
         _STREAM + "/segments",
-        "Return the segments that take events now.",
+        "Return the segments that take events now, or those of an epoch.",
         segments,
-        reply=(replies.SegmentTails,),
+        queries=(Query("epoch", "Only the segments of this epoch, with their ranges of keys.", is_number=True),),
+        reply=(replies.SegmentTails, replies.EpochSegments),
         needs=_READ,
     ),
     Route(
@@ -354,15 +278,6 @@ ROUTES: tuple[Route, ...] = (
         truncate,
         body=Truncation,
         reply=(replies.Truncated,),
-        needs=_UPDATE,
-    ),
-    Route(
-        "POST",
-        _STREAM + "/scale",
-        "Seal segments and create others in their place.",
-        scale,
-        body=Scale,
-        reply=(replies.Scaled,),
         needs=_UPDATE,
     ),
 )

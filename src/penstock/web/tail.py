@@ -18,7 +18,8 @@ from penstock.client.stream_events import StreamEvents
 from penstock.model.errors import PenstockError
 from penstock.model.stream_cuts import StreamCut
 from penstock.web.errors import BadRequestError, refusal_of
-from penstock.web.events import cut_of, shown_event, start_of
+from penstock.web.events import FILTERS, cut_of, filter_of, shown_event, start_of
+from penstock.web.filters import EventFilter
 from penstock.web.routes import Query, Reply, Request, Route
 
 #: Without events, a comment this often: so that both sides, and proxies between them, notice a lost connection.
@@ -31,7 +32,7 @@ _RECONNECT_MS = 3000
 
 async def tail_events(request: Request) -> Reply:
     """Follow a stream from a position on."""
-    contains = request.query.get("contains", "").encode()
+    wanted_events = filter_of(request)
     wanted = request.number("segment", -1, least=-1)
     if request.last_event_id:
         try:
@@ -43,14 +44,16 @@ async def tail_events(request: Request) -> Reply:
         start = await cut_of(request, positions)
     else:
         start = await start_of(request, request.query.get("at", "latest"))
-    return Reply(stream=_followed(request.client, start, contains, wanted))
+    return Reply(stream=_followed(request.client, start, wanted_events, wanted))
 
 
 async def _only(message: bytes) -> AsyncGenerator[bytes, None]:
     yield message
 
 
-async def _followed(client: aio.Client, start: StreamCut, contains: bytes, wanted: int) -> AsyncGenerator[bytes, None]:
+async def _followed(
+    client: aio.Client, start: StreamCut, wanted_events: EventFilter, wanted: int
+) -> AsyncGenerator[bytes, None]:
     gaps: list[dict[str, object]] = []
     is_gap = asyncio.Event()
 
@@ -68,7 +71,7 @@ async def _followed(client: aio.Client, start: StreamCut, contains: bytes, wante
             for gap in gaps:
                 yield _message("gap", gap)
             gaps.clear()
-            message = b":\n\n" if batch is None else _events_of(batch, contains, wanted, events.cut)
+            message = b":\n\n" if batch is None else _events_of(batch, wanted_events, wanted, events.cut)
             if message:
                 yield message
             if loop.time() > until_s:
@@ -111,12 +114,12 @@ async def _with_pauses(
         await asyncio.wait({coming, gap})
 
 
-def _events_of(batch: EventBatch, contains: bytes, wanted: int, cut: StreamCut | None) -> bytes:
+def _events_of(batch: EventBatch, wanted_events: EventFilter, wanted: int, cut: StreamCut | None) -> bytes:
     """Return a message for each wanted event of a batch, the last one with the position after the batch."""
     found = [
         shown_event(batch.segment_id, offset, data)
         for data, offset in zip(batch.events, batch.offsets, strict=False)
-        if contains in data and wanted in (-1, batch.segment_id)
+        if wanted in (-1, batch.segment_id) and wanted_events.matches(data)
     ]
     if not found:
         return b"" if cut is None else b"id: " + _id(cut) + b"\n\n"
@@ -144,7 +147,7 @@ ROUTES: tuple[Route, ...] = (
         queries=(
             Query("at", 'earliest, latest (the default), a time in ISO 8601, or a cut as {"segment": offset}.'),
             Query("segment", "Only events of this segment.", is_number=True),
-            Query("contains", "Only events that contain this text."),
+            *FILTERS,
         ),
         needs="READ on the stream",
         is_stream=True,

@@ -54,6 +54,32 @@ class ScaleCalls(CallGroup):
         another scale is in progress, `OutcomeUnknownError` if it is not complete within `timeout_s`.
         """
         name = f"{scope}/{stream}"
+        epoch = await self.start_scale(scope, stream, seal=seal, key_ranges=key_ranges)
+        if epoch is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                interval = GrowingDelay(poll_interval_s, poll_interval_s_max)
+                while True:
+                    await interval.sleep()
+                    is_complete = await self.is_scale_complete(scope, stream, epoch)
+                    if is_complete is None:
+                        raise StreamError(f"scale {name}: the controller has no epoch {epoch}")
+                    if is_complete:
+                        return
+        except TimeoutError as error:
+            raise OutcomeUnknownError(f"scale {name}: accepted, but not complete after {timeout_s:g} s") from error
+
+    async def start_scale(
+        self, scope: str, stream: str, *, seal: Sequence[SegmentId], key_ranges: Sequence[tuple[float, float]]
+    ) -> int | None:
+        """Begin to replace segments as `scale_stream` does; return the epoch in which the scale began.
+
+        None: an earlier attempt, whose reply was lost, was carried out.
+
+        Raises `InvalidArgumentError`, `MetadataConflictError` as `scale_stream`.
+        """
+        name = f"{scope}/{stream}"
         info = pb.StreamInfo(scope=scope, stream=stream)
         ranges = [pb.ScaleRequest.KeyRangeEntry(start=start, end=end) for start, end in key_ranges]
         request = pb.ScaleRequest(streamInfo=info, sealedSegments=seal, newKeyRanges=ranges)
@@ -62,7 +88,7 @@ class ScaleCalls(CallGroup):
             # Rejected, perhaps because an earlier attempt, whose reply was lost, was carried out.
             following = [each.segment for segment in seal for each in await self.successors(scope, stream, segment)]
             if {(each.key_low, each.key_high) for each in following} == set(key_ranges):
-                return
+                return None
         if reply.status == pb.ScaleResponse.PRECONDITION_FAILED:
             raise InvalidArgumentError(
                 f"scale {name}: a segment to seal is not current, or too few segments would remain"
@@ -71,16 +97,16 @@ class ScaleCalls(CallGroup):
             raise MetadataConflictError(
                 f"scale {name}: refused; ranges do not match, or another scaling is in progress"
             )
-        status = pb.ScaleStatusRequest(streamInfo=info, epoch=reply.epoch)
-        try:
-            async with asyncio.timeout(timeout_s):
-                interval = GrowingDelay(poll_interval_s, poll_interval_s_max)
-                while True:
-                    await interval.sleep()
-                    check = await self._ask(self._stub.checkScale, status, f"check the scale of stream {name}")
-                    if check.status == pb.ScaleStatusResponse.SUCCESS:
-                        return
-                    if check.status != pb.ScaleStatusResponse.IN_PROGRESS:
-                        raise StreamError(f"scale {name}: the controller has no epoch {reply.epoch}")
-        except TimeoutError as error:
-            raise OutcomeUnknownError(f"scale {name}: accepted, but not complete after {timeout_s:g} s") from error
+        epoch: int = reply.epoch
+        return epoch
+
+    async def is_scale_complete(self, scope: str, stream: str, epoch: int) -> bool | None:
+        """Return whether the scale that began in `epoch` is complete; None: the stream has not reached that epoch.
+
+        Without a later epoch it is not complete. Raises `StreamError` for a stream that does not exist.
+        """
+        status = pb.ScaleStatusRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream), epoch=epoch)
+        reply = await self._ask(self._stub.checkScale, status, f"check the scale of stream {scope}/{stream}")
+        if reply.status not in (pb.ScaleStatusResponse.SUCCESS, pb.ScaleStatusResponse.IN_PROGRESS):
+            return None
+        return bool(reply.status == pb.ScaleStatusResponse.SUCCESS)

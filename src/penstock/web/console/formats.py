@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from penstock.web.errors import BadRequestError
+from penstock.web.lag_times import LagTime
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _TIMES = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
@@ -73,3 +74,12 @@ def moment(text: str, now: datetime) -> str:
             "2026-11-26T09:00:00Z, or a stream cut"
         ) from None
     return found.isoformat()
+
+
+def lag_text(found: LagTime | None) -> str:
+    """Return the bounds of a lag in words."""
+    if found is None or (found.most is None and not found.least):
+        return "not known"
+    if found.most is None:
+        return f"at least {in_seconds(found.least)}"
+    return f"{in_seconds(found.least)} to {in_seconds(found.most)}" if found.most else "nothing is unread"

@@ -11,11 +11,11 @@ from penstock.model.errors import PenstockError, UnsupportedOperationError
 from penstock.model.names import parse_segment_name
 from penstock.model.stream_cuts import StreamCut, is_cut_text
 from penstock.web.console.changes import Change, Field, RestCall, change_page
-from penstock.web.console.lag_times import LagTime, lag_time
 from penstock.web.console.overview import group_rows, why_behind
 from penstock.web.console.pages import Answer, Page, PageRequest, PageRoute, address
 from penstock.web.console.positions import position_text, short_text
 from penstock.web.console.snippets import Snippet, command, curl, rest_path
+from penstock.web.lag_times import LagTime, lag_time
 
 #: Streams of a group whose lag in time is determined for its page.
 _TIMED_STREAMS_MAX = 8

@@ -20,9 +20,9 @@ from penstock.client.low_level import segments_of
 from penstock.client.reading.batch_reads import BatchRange, BatchReader
 from penstock.model.errors import NoSuchSegmentError
 from penstock.model.names import segment_name, split_scoped_name
-from penstock.web.console.filters import EventFilter
 from penstock.web.console.positions import cut_at, last_count
 from penstock.web.errors import BadRequestError
+from penstock.web.filters import EventFilter
 
 #: Bytes of one event that a page shows.
 SHOWN_BYTES_MAX: int = 64 * 1024

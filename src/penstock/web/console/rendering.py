@@ -13,10 +13,10 @@ import jinja2
 
 from penstock.model.names import segment_epoch, segment_number
 from penstock.web.console import formats
-from penstock.web.console.filters import is_missing, parsed, shown_value, value_at
-from penstock.web.console.lag_times import lag_text
+from penstock.web.console.formats import lag_text
 from penstock.web.console.pages import address
 from penstock.web.console.reading import ShownEvent
+from penstock.web.filters import is_missing, parsed, shown_value, value_at
 
 _PACKAGE = "penstock.web.console"
 #: Served as they are, with their media types.

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from penstock.model.stream_cuts import EARLIEST
-from penstock.web.console.filters import Condition, EventFilter, Literal
+from penstock.web.filters import Condition, EventFilter, Literal
 
 
 @dataclass(frozen=True, slots=True)

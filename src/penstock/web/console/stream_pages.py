@@ -9,7 +9,6 @@ from penstock.model.errors import AccessDeniedError, PenstockError
 from penstock.model.names import parse_segment_name, split_scoped_name
 from penstock.model.policies import Retention, RetentionKind, Scaling, ScalingKind, StreamConfig
 from penstock.model.stream_cuts import EARLIEST, LATEST, StreamCut
-from penstock.web.console.filters import event_filter, path_of
 from penstock.web.console.formats import in_bytes, in_milliseconds
 from penstock.web.console.overview import group_rows
 from penstock.web.console.pages import Answer, Download, Elsewhere, Page, PageRequest, PageRoute, address
@@ -20,6 +19,7 @@ from penstock.web.console.segment_map import SPANS, map_picture, segment_boxes
 from penstock.web.console.snippets import Snippet, command, curl, event_snippets, read_command, rest_path
 from penstock.web.console.streams import groups_reading, scopes_of
 from penstock.web.errors import BadRequestError
+from penstock.web.filters import event_filter, path_of
 
 _EVENTS_MAX = 1000
 _COLUMNS_MAX = 16

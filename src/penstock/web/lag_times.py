@@ -15,7 +15,6 @@ from penstock.client.low_level import segments_of
 from penstock.model.names import segment_name, split_scoped_name
 from penstock.model.segments import SegmentInfo
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
-from penstock.web.console.formats import in_seconds
 
 #: Ages that are tried, in seconds: the answer is between two of them.
 AGES_S: tuple[float, ...] = (10.0, 60.0, 600.0, 3600.0, 21_600.0, 86_400.0, 604_800.0)
@@ -28,15 +27,6 @@ class LagTime:
 
     least: float
     most: float | None
-
-
-def lag_text(found: LagTime | None) -> str:
-    """Return bounds in words."""
-    if found is None or (found.most is None and not found.least):
-        return "not known"
-    if found.most is None:
-        return f"at least {in_seconds(found.least)}"
-    return f"{in_seconds(found.least)} to {in_seconds(found.most)}" if found.most else "nothing is unread"
 
 
 async def lag_time(client: aio.Client, position: StreamCut, now: datetime) -> LagTime:
