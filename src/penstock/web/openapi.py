@@ -83,7 +83,7 @@ def _operation(route: Route, schema_of: dict[object, Any]) -> dict[str, Any]:
         "parameters": parameters,
         "responses": {
             str(route.status): success,
-            **({} if route.later is None else {str(route.later): {**success, "description": "The change goes on."}}),
+            **({} if route.later is None else {str(route.later): {**success, "description": "The change continues."}}),
             **{status: {"description": text, "content": refusal} for status, text in _FAILURES.items()},
             "default": {"description": "Another failure.", "content": refusal},
         },

@@ -120,7 +120,7 @@ class Truncated(msgspec.Struct):
 
 
 class Scaled(msgspec.Struct):
-    """Segments that take events after a scale; none while it goes on (status 202).
+    """Segments that take events after a scale; none while it continues (status 202).
 
     ``epoch`` is the one in which it began; null: an earlier attempt of this request made the change.
     """

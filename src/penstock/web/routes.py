@@ -100,7 +100,7 @@ class Route:
         summary: one line for people.
         answer: the handler.
         status: of a success.
-        later: status of a change that goes on after the reply; None: there is none.
+        later: status of a change that continues after the reply; None: there is none.
         queries: the parameters; others are ignored.
         body: type of the JSON body; None: there is none.
         reply: types of the JSON reply, more than one if a parameter decides; empty: it has none.

@@ -82,7 +82,7 @@ def key_range(segment: SegmentRange) -> replies.KeyRange:
 
 
 async def scale(request: Request) -> Reply:
-    """Seal segments and create others in their place. A scale that goes on after some time is answered with 202."""
+    """Seal segments and create others in their place. A scale that continues after some time is answered with 202."""
     wanted = request.json(Scale)
     scope, stream = split_scoped_name(request.stream)
     controller = controller_of(request.client)
