@@ -101,6 +101,7 @@ class ClientCore(LifeCycle):
             ssl_context=self._ssl_context,
             waits=self._waits,
             tokens=DelegationTokens(self._controller.delegation_token) if self._security.has_account else None,
+            controller=self._uri,
         )
         segments = WireSegments(self._pool, self._settings, self._runtime.rng)
         self._cluster = Cluster(

@@ -90,8 +90,12 @@ class Reader(LifeCycle):
         self._chunk: EventChunk | None = None
         self._source: SegmentEvents | None = None
         self._reading_count = 0
-        self._telemetry = telemetry_of_process()
         self._group = f"{group.scope}/{group.name}"
+        self._telemetry = telemetry_of_process(cluster.segments.controller)
+        if self._telemetry is not None:
+            self._telemetry.watch_reader(self, self._group)
+        #: The stream of the events that the application has now, and when it got them; only for telemetry.
+        self._given: tuple[str, float] | None = None
         # How far the hand-out was at the last check, and when that value was first observed.
         self._progress: tuple[EventChunk | None, int] = (None, 0)
         self._progress_s = 0.0
@@ -127,6 +131,9 @@ class Reader(LifeCycle):
         If it raises, the reader has stopped but not left the group. Call it again; otherwise other readers resume from
         the positions stored last once they detect that this one is dead.
         """
+        if self.is_open:
+            raised = sys.exception()
+            self._note_processed("" if raised is None else type(raised).__name__)
         if self.is_open and is_done is not None:
             self._is_failed = not is_done
         elif self.is_open:
@@ -251,6 +258,7 @@ class Reader(LifeCycle):
         """
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_s is None else loop.time() + timeout_s
+        begin_s = loop.time()
         self._reading_count += 1
         try:
             # A consumer that always finds data yields to other tasks between chunks.
@@ -261,10 +269,13 @@ class Reader(LifeCycle):
                 self._check_readable()
                 self._needs_attention = False
                 chunk = self._chunk_to_go_on_with()
+                if chunk is None:
+                    self._note_processed()
                 if chunk is not None or self._take():
                     if self._chunk is not None:
                         if chunk is None and self._telemetry is not None:
-                            self._telemetry.received(self._chunk, self._group)
+                            self._telemetry.received(self._chunk, self._group, loop.time() - begin_s)
+                            self._given = (self._chunk.stream, loop.time())
                         return self._chunk
                     continue
                 if self.is_finished:
@@ -287,6 +298,12 @@ class Reader(LifeCycle):
         finally:
             self._reading_count -= 1
             self._progress_s = loop.time()
+
+    def _note_processed(self, error: str = "") -> None:
+        """Report how long the application had the last events, and the exception that it ended with."""
+        if self._given is not None and self._telemetry is not None:
+            (stream, given_s), self._given = self._given, None
+            self._telemetry.processed(stream, self._group, asyncio.get_running_loop().time() - given_s, error)
 
     async def store_positions(self) -> None:
         """Store this reader's positions now. The events returned last count as unread. Not for `Positions.AT_EXIT`."""
@@ -355,7 +372,7 @@ class Reader(LifeCycle):
                 raise InvalidArgumentError(f"{segment}: nothing was handed out up to {offset} that could be committed")
             source.committed = max(source.committed, offset)
         sources = [(self._membership.open_segments[segment], offset) for segment, offset in at.items()]
-        with operation(self._telemetry, "commit", "settle", self._group):
+        with operation(self._telemetry, "commit", "settle", "", self._group):
             await self._membership.store()
         if self._mode is Positions.AT_EXIT:
             return

@@ -97,7 +97,7 @@ class Transaction(LifeCycle):
         self._future_owner = owner
         self._ack_factory = ack_factory
         self._is_threaded = is_threaded
-        self._telemetry = telemetry_of_process()
+        self._telemetry = telemetry_of_process(pool.controller)
         self._id = pb.TxnId()
         self._fate = _Fate.OPEN
         self._doomed_by: BaseException | None = None

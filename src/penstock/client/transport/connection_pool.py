@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from penstock.client.common.deadline import context_without_deadline, current_deadline
+from penstock.client.common.telemetry import telemetry_of_process
 from penstock.client.common.waits import Waits
 from penstock.client.settings import ClientSettings
 from penstock.client.transport.delegation_tokens import STATISTICS_SEGMENT, FixedToken, Tokens
@@ -35,6 +36,10 @@ class Purpose(Enum):
     LAYOUTS = "layouts"
 
 
+#: Those that only a failure closes.
+_COUNTED = (Purpose.APPEND, Purpose.READ, Purpose.REQUEST)
+
+
 class ConnectionPool:
     """Connections by segment. Bounded by one per `Purpose` and segment store; use within one event loop."""
 
@@ -46,6 +51,7 @@ class ConnectionPool:
         ssl_context: ssl.SSLContext | None = None,
         waits: Waits | None = None,
         tokens: Tokens | None = None,
+        controller: str = "",
     ) -> None:
         #: Tokens of requests; `connection` prepares that of its segment.
         self.tokens: Tokens = tokens or FixedToken()
@@ -63,7 +69,12 @@ class ConnectionPool:
         self._opening: dict[tuple[str, int, Purpose], asyncio.Task[WireConnection]] = {}
         #: Endpoints that were reached: a later failure to resolve their names is an outage, not a wrong setting.
         self._reached: set[tuple[str, int]] = set()
+        #: Connections that were open once: a further one replaces a lost one.
+        self._opened: set[tuple[str, int, Purpose]] = set()
         self._is_closed = False
+        #: URI of the cluster, for reports; empty: not known.
+        self.controller: str = controller
+        self._telemetry = telemetry_of_process(controller)
 
     async def connection(self, segment: str, purpose: Purpose) -> WireConnection:
         """Return an open connection to the segment store that serves `segment`.
@@ -144,6 +155,7 @@ class ConnectionPool:
             # Lost connections are dropped now, so stores that no longer exist leave none.
             self._connections = {other: value for other, value in self._connections.items() if value.is_open}
             self._connections[key] = connection
+            self._count_reconnect(key)
             return connection
         except ConnectionLostError as error:
             if key[:2] in self._reached:
@@ -158,3 +170,12 @@ class ConnectionPool:
             raise advised from error
         finally:
             del self._opening[key]
+
+    def _count_reconnect(self, key: tuple[str, int, Purpose]) -> None:
+        if key in self._opened:
+            if self._telemetry is not None and key[2] in _COUNTED:
+                self._telemetry.reconnected(key[0], key[1])
+            return
+        if len(self._opened) >= self._settings.endpoint_count_max:
+            self._opened.clear()
+        self._opened.add(key)

@@ -139,6 +139,11 @@ class WireSegments:
         self._exchanges = Exchanges(pool, settings, rng, waits_for_space=waits_for_space)
 
     @property
+    def controller(self) -> str:
+        """URI of the cluster; empty: not known."""
+        return self._pool.controller
+
+    @property
     def tokens(self) -> Tokens:
         """The tokens of requests."""
         return self._pool.tokens

@@ -92,7 +92,9 @@ class EventWriter(LifeCycle):
         self._failure: PenstockError | None = None
         self._unacknowledged_bytes = 0
         self._acknowledged_event_count = 0
-        self._telemetry = telemetry_of_process()
+        self._telemetry = telemetry_of_process(pool.controller)
+        if self._telemetry is not None:
+            self._telemetry.watch_writer(self, source.name)
         #: Sealed segments whose events are being moved to their successors; one at a time, regardless of their number.
         self._spread_count = 0
         self._spreading = asyncio.Lock()
