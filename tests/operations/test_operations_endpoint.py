@@ -9,7 +9,7 @@ import signal
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -24,6 +24,9 @@ from penstock.operations import group_lag
 from penstock.operations.settings import OperationsSettings
 from penstock.runtime.client_security import ClientSecurity
 from penstock.security.settings import SecuritySettings
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container_host import ContainerHost
+from penstock.segmentstore.container_start import ContainerStart
 from penstock.server.errors import PortInUseError
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
@@ -148,6 +151,36 @@ async def test_health_and_metrics_are_served_while_the_server_starts(monkeypatch
     await start
     assert (await ask(server, "/ready"))[0] == 200
     assert (await samples(server))["penstock_ready", ()] == 1
+    await server.stop()
+
+
+async def test_a_container_that_starts_is_reported_during_the_start_of_its_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_start = asyncio.Event()
+    start_container = ContainerHost._start_container
+
+    async def wait_first(self: ContainerHost, container_id: int, steps: ContainerStart) -> SegmentContainer:
+        if container_id == 2:
+            await may_start.wait()
+        return await start_container(self, container_id, steps)
+
+    monkeypatch.setattr(ContainerHost, "_start_container", wait_first)
+    server = Standalone(SETTINGS)
+    start = asyncio.ensure_future(server.start())
+    await until(lambda: server.store is not None and len(server.store.containers) == 3)
+
+    def state(found: Mapping[tuple[str, tuple[str, ...]], float], container: int, name: str) -> float:
+        return found["penstock_container_state", (str(container), name)]
+
+    found = await samples(server)
+    assert (state(found, 2, "starting"), state(found, 2, "running"), state(found, 1, "running")) == (1, 0, 1)
+    assert ("penstock_connections", ()) not in found
+    may_start.set()
+    await start
+    found = await samples(server)
+    assert (state(found, 2, "starting"), state(found, 2, "running")) == (0, 1)
+    assert ("penstock_connections", ()) in found
     await server.stop()
 
 

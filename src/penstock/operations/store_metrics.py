@@ -14,15 +14,23 @@ OTHER = "_other"
 
 
 class StoreMetrics:
-    """Collects the metrics of one store. `streams_max`: streams that get series of their own, the first ones seen."""
+    """Collects the metrics of one store, from the beginning of its start.
 
-    def __init__(self, store: SegmentStore, server: SegmentStoreServer, streams_max: int) -> None:
+    Args:
+        store: the store.
+        streams_max: streams that get series of their own, the first ones seen.
+    """
+
+    def __init__(self, store: SegmentStore, streams_max: int) -> None:
         self._store = store
-        self._server = server
+        #: Serves the store; None: it does not listen yet.
+        self.server: SegmentStoreServer | None = None
         self._sums = _StreamSums(streams_max)
 
     def collect(self, metrics: Metrics) -> None:
         """Add the present numbers."""
+        if self.server is not None:
+            _collect_server(metrics, self.server)
         self._collect_store(metrics)
         self._collect_objects(metrics)
         self._collect_containers(metrics)
@@ -39,13 +47,7 @@ class StoreMetrics:
             )  # fmt: skip
 
     def _collect_store(self, metrics: Metrics) -> None:
-        store, server = self._store, self._server
-        metrics.gauge("connections", "Connections of segment store clients.", len(server.connections))
-        metrics.counter("connections_refused_total", "Connections refused because of the limit.", server.refused_count)
-        metrics.gauge(
-            "ingest_used_bytes", "Bytes of appends received and not yet durable, over all connections.",
-            server.budget.used_bytes,
-        )  # fmt: skip
+        store = self._store
         cache = store.cache
         metrics.gauge("cache_used_bytes", "Bytes of segment data and indexes in memory.", cache.used_bytes)
         metrics.gauge("cache_limit_bytes", "Limit of these bytes.", cache.settings.bytes_max)
@@ -140,6 +142,15 @@ class StoreMetrics:
                 container.quota.held_count, **labels,
             )  # fmt: skip
             metrics.gauge("active_segments", "Segments in memory.", len(container.state.metadata.by_name), **labels)
+
+
+def _collect_server(metrics: Metrics, server: SegmentStoreServer) -> None:
+    metrics.gauge("connections", "Connections of segment store clients.", len(server.connections))
+    metrics.counter("connections_refused_total", "Connections refused because of the limit.", server.refused_count)
+    metrics.gauge(
+        "ingest_used_bytes", "Bytes of appends received and not yet durable, over all connections.",
+        server.budget.used_bytes,
+    )  # fmt: skip
 
 
 class _StreamSums:

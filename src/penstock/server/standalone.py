@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from penstock.client.transport.connection_pool import ConnectionPool
     from penstock.operations.endpoint import OperationsEndpoint
     from penstock.operations.group_lag import GroupLags
+    from penstock.operations.store_metrics import StoreMetrics
     from penstock.security.audit_log import AuditLog
     from penstock.security.server_security import ServerSecurity
     from penstock.segmentstore.token_access import TokenAccess
@@ -318,6 +319,13 @@ class Standalone:
             else DataDirectory(settings.data_dir, self.runtime).cache(0),
         )
         self.store = store
+        metrics: StoreMetrics | None = None
+        if self.operations is not None:
+            from penstock.operations.store_metrics import StoreMetrics
+
+            # Before the start, which may take long.
+            metrics = StoreMetrics(store, settings.operations.streams_max)
+            self.operations.collectors.append(metrics.collect)
         try:
             await store.start()
         except LogFencedError as error:
@@ -342,10 +350,8 @@ class Standalone:
         )
         self._stops.push_async_callback(server.stop)
         self.segment_store_port = server.port
-        if self.operations is not None:
-            from penstock.operations.store_metrics import StoreMetrics
-
-            self.operations.collectors.append(StoreMetrics(store, server, settings.operations.streams_max).collect)
+        if metrics is not None:
+            metrics.server = server
         admin = AdminServer(store, authorise=allow_all if access is None else access.require_server, tls=tls)
         await admin.start()
         self._stops.push_async_callback(admin.stop)

@@ -130,7 +130,9 @@ class ClusterStore:
         endpoints = await self._listen(store, budget, security)
         if operations is not None:
             assert self.server is not None
-            operations.collectors.append(StoreMetrics(store, self.server, settings.operations.streams_max).collect)
+            metrics = StoreMetrics(store, settings.operations.streams_max)
+            metrics.server = self.server
+            operations.collectors.append(metrics.collect)
         await self._join(store, endpoints, ends, security)
         self._say(MemberReady(endpoints))
 

@@ -120,6 +120,10 @@ class StoreChild:
             container_ids=self._order.containers,
             cache_directory=directory.cache(self._order.store),
         )
+        metrics = StoreMetrics(store, settings.operations.streams_max)
+        if operations is not None:
+            # Before the start, which may take long.
+            operations.collectors.append(metrics.collect)
         await store.start()
         self._stops.push_async_callback(store.stop)
         budget = share_descriptors(
@@ -130,8 +134,7 @@ class StoreChild:
         )
         await server.start(settings.host, self._order.port)
         self._stops.push_async_callback(server.stop)
-        if operations is not None:
-            operations.collectors.append(StoreMetrics(store, server, settings.operations.streams_max).collect)
+        metrics.server = server
         # The administrator's port of store n is the configured one plus n.
         administrators = settings.segment_store.admin
         port = administrators.port + self._order.store if administrators.port else 0
