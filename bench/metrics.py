@@ -37,6 +37,7 @@ from penstock import aio
 from penstock.cli.serve import new_loop
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.runtime.settings import load_settings
+from penstock.server import standalone_process
 from penstock.server.settings import StandaloneSettings
 from penstock.server.standalone import Standalone
 
@@ -45,6 +46,10 @@ _EVENT_BYTES = 100
 _BATCH = 10_000
 #: Streams that get events, so that each of them has metrics of its own, as far as the server's limit allows.
 _WRITTEN = 200
+#: Creations at once: most of the time of one is a wait for the log.
+_CREATED_AT_ONCE = 384
+#: A server reads the log of all these creations when it starts.
+_START_TIMEOUT_S = 600.0
 #: Flushes of hundreds of thousands of tiny segments would take most of the time, and are not what is measured.
 _SETTINGS = {"segment_store.container.flush_age_s": 86_400.0}
 
@@ -225,7 +230,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
         begin_s = time.perf_counter()
         if arguments.streams and not (directory / "store").exists():
             with asyncio.Runner(loop_factory=new_loop()) as runner:
-                runner.run(create_streams(directory / "store", arguments.streams, arguments.clients))
+                runner.run(create_streams(directory / "store", arguments.streams, _CREATED_AT_ONCE))
             found["streams_created_s"] = round(time.perf_counter() - begin_s, 1)
         running = held.enter_context(server(directory, *options, settings=_SETTINGS))
         found["ready_s"] = round(running.ready_s, 2)
@@ -251,7 +256,7 @@ def main() -> None:
     options = parser(__doc__ or "")
     options.add_argument("--streams", type=int, default=100_000)
     options.add_argument("--groups", type=int, default=1_000)
-    options.add_argument("--clients", type=int, default=64, help="calls at once that create streams and groups")
+    options.add_argument("--clients", type=int, default=64, help="calls at once that create groups")
     options.add_argument("--filled", help="directory that keeps the streams; one that has some is used as it is")
     options.add_argument("--scrapes", type=int, default=50)
     options.add_argument("--page", type=int, default=100, help="entries of a page of a listing")
@@ -260,6 +265,7 @@ def main() -> None:
     if arguments.quick:
         arguments.streams, arguments.groups, arguments.scrapes, arguments.rounds = 30, 3, 2, 1
         arguments.page, arguments.seconds = 10, 0.3
+    standalone_process.START_TIMEOUT_S = _START_TIMEOUT_S
     report("metrics", measure(arguments))
 
 
