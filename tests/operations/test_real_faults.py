@@ -229,7 +229,9 @@ def test_a_log_that_hangs(tmp_path: Path) -> None:
     The file is a pipe that nothing writes to. The other containers run; this one starts when the file is there again.
     """
     port = free_port()
-    server = StandaloneProcess(tmp_path, "--metrics-port", str(port))
+    # A start without progress ends after 60 s; Prometheus may need longer on a busy machine.
+    config = settings_file(tmp_path, "[segment_store]\nstart_stall_timeout_s = 600.0\n")
+    server = StandaloneProcess(tmp_path, "--metrics-port", str(port), "--config", config)
     with server:
         with connect(server.uri) as client:
             client.create_stream(STREAM)
