@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cli.output import in_bytes, in_time, table
+from penstock.cli.output import counted, in_bytes, in_time, table
 from penstock.cli.quantities import bytes_of, milliseconds_of, seconds_of
 from penstock.model.errors import InvalidArgumentError
 from support.command_line import run_command
@@ -57,6 +57,11 @@ def test_a_duration_is_read_back(milliseconds: int) -> None:
 def test_sizes_are_printed_for_people(count: int, text: str) -> None:
     """With one digit behind the point."""
     assert in_bytes(count) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files")])
+def test_a_number_of_things_is_printed_with_its_plural(count: int, text: str) -> None:
+    assert counted(count, "file") == text
 
 
 def test_tables_are_aligned() -> None:

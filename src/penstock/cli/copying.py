@@ -54,9 +54,9 @@ def copy_all(
 
 
 def _tell_end(report: CopyReport, target: str, *, as_json: bool, is_whole: bool) -> None:
-    from penstock.cli.output import in_bytes, tell
+    from penstock.cli.output import counted, in_bytes, tell
 
-    commits = "1 transaction" if report.commit_count == 1 else f"{report.commit_count} transactions"
+    commits = counted(report.commit_count, "transaction")
     line = f"events: {report.event_count}, {in_bytes(report.length_bytes)}, written into {target} in {commits}"
     fields: dict[str, object] = {
         "event_count": report.event_count, "length_bytes": report.length_bytes, "commit_count": report.commit_count,

@@ -124,14 +124,14 @@ def _hold(uri: str, outage_s: float, exporter: Exporter, scope: str, name: str) 
 
 
 def _tell_end(report: ExportReport, *, as_json: bool) -> None:
-    from penstock.cli.output import in_bytes, tell
+    from penstock.cli.output import counted, in_bytes, tell
 
     cut = None if report.cut is None else report.cut.to_text()
     fields: dict[str, object] = {
         "event_count": report.row_count, "length_bytes": report.length_bytes, "commit_count": report.commit_count,
         "overtaken_count": report.overtaken_count, "cut": cut,
     }  # fmt: skip
-    commits = "1 commit" if report.commit_count == 1 else f"{report.commit_count} commits"
+    commits = counted(report.commit_count, "commit")
     line = f"events: {report.row_count}, {in_bytes(report.length_bytes)}, exported in {commits}"
     tell("exported", fields, [line, f"the table is at {cut or 'its start: it is empty'}"], as_json=as_json)
 

@@ -20,7 +20,7 @@ import typer
 from penstock.cli.command_audit import CommandAudit, audited
 from penstock.cli.failure import exit_on_error
 from penstock.cli.options import Tier2
-from penstock.cli.output import in_bytes, tell, write_text
+from penstock.cli.output import counted, in_bytes, tell, write_text
 from penstock.cli.salvage_output import report_fields, report_lines, salvage_lines
 
 if TYPE_CHECKING:
@@ -136,10 +136,10 @@ def list_logs(log: LogUrl = None, data_dir: DataDir = None, config: Config = Non
         return
     if not reports:
         typer.echo("there are no logs")
-    kind = "objects" if url else "files"
+    kind = "object" if url else "file"
     for report in reports:
         typer.echo(
-            f"container {report.container}: {report.state}, epoch {report.epoch}, {report.file_count} {kind}, "
+            f"container {report.container}: {report.state}, epoch {report.epoch}, {counted(report.file_count, kind)}, "
             f"{report.length_bytes} bytes, {report.path}"
         )
         if report.problem:

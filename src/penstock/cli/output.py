@@ -78,6 +78,11 @@ def in_bytes(count: int) -> str:
     return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: ``1 file``, ``2 files``. The plural of `noun` must end in s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def in_time(milliseconds: int) -> str:
     """Return a duration as people write it: ``7d``, ``1h30m``, ``250ms``."""
     parts = []

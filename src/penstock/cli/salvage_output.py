@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from penstock.cli.output import counted
+
 if TYPE_CHECKING:
     from penstock.administration.log_salvage import Salvaged
     from penstock.segmentstore.container.log.salvage_report import SalvageReport
@@ -34,7 +36,7 @@ def report_lines(report: SalvageReport) -> Iterator[str]:
     """Return what people read of what was kept and lost."""
     for lost in report.lost[:_SHOWN_MAX]:
         where = f"{lost.file} bytes {lost.start} to {lost.end}" if lost.end else lost.file
-        count = "" if lost.frame_count is None else f", {lost.frame_count} frames"
+        count = "" if lost.frame_count is None else f", {counted(lost.frame_count, 'frame')}"
         yield f"damaged: {where}: {lost.problem}{count}"
     if report.lost_count > _SHOWN_MAX:
         yield f"damaged: {report.lost_count - _SHOWN_MAX} more ranges, see --json"
@@ -42,7 +44,7 @@ def report_lines(report: SalvageReport) -> Iterator[str]:
         yield "lost: everything, because no complete checkpoint is intact"
         return
     begin = "its own first intact checkpoint" if report.base == "log" else report.base
-    yield f"the new log begins with {begin} and holds {report.kept_operation_count} operations"
+    yield f"the new log begins with {begin} and holds {counted(report.kept_operation_count, 'operation')}"
     if report.loses_nothing:
         yield "lost: nothing"
         return
@@ -51,12 +53,14 @@ def report_lines(report: SalvageReport) -> Iterator[str]:
             yield f"lost: parts of {len(report.segments) - number} more segments, see --json"
             break
         what = "the whole segment" if loss.is_whole else f"the segment now ends at byte {loss.start}"
-        events = f"{loss.event_count} events" if loss.is_exact else f"at least {loss.event_count} events"
+        events = ("" if loss.is_exact else "at least ") + counted(loss.event_count, "event")
         yield f"lost: {loss.name} (id {loss.id}): bytes {loss.start} to {loss.end}, {events}; {what}"
     lost_count = report.lost_operation_count
-    yield f"lost: {'an unknown number of' if lost_count is None else lost_count} operations in damaged frames"
+    operations = "an unknown number of operations" if lost_count is None else counted(lost_count, "operation")
+    yield f"lost: {operations} in damaged frames"
     for kind, dropped_count in sorted(report.dropped.items()):
-        yield f"lost: {dropped_count} intact operations of kind {kind}, which depend on lost ones"
+        depends = "which depends on a lost one" if dropped_count == 1 else "which depend on lost ones"
+        yield f"lost: {counted(dropped_count, 'intact operation')} of kind {kind}, {depends}"
     if not report.is_truth_known:
         yield (
             "the log has no complete checkpoint after the last damage: segments without later operations may have "
