@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,35 @@ def test_the_run_fails_for_failed_tests_and_for_a_required_version_that_is_missi
         assert printed.count(": missing, ") == 3
     for version in arguments[-1].split(",") if "--require" in arguments else []:
         assert f"Python {version} (required): " in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra", "paths"),
+    [
+        ([], "test", ["tests"]),
+        (["--quick"], "parts", list(QUICK)),
+        (["--tests", "tests/model", "tests/wire"], "test", ["tests/model", "tests/wire"]),
+    ],
+)
+def test_the_tests_that_are_run_can_be_named(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], extra: str, paths: list[str]
+) -> None:
+    run: list[tuple[str, list[str]]] = []
+
+    def check(interpreter: Interpreter, extra: str, paths: Sequence[str], jobs: int) -> Result:
+        run.append((extra, list(paths)))
+        return Result(interpreter.version, State.PASSED, interpreter.release)
+
+    monkeypatch.setattr(command, "find_interpreter", lambda *_: Interpreter("3.11", "3.11.1", Path("/python")))
+    monkeypatch.setattr(command, "check", check)
+    assert command.main([*arguments, "--only", "3.11"]) == 0
+    assert run == [(extra, paths)]
+
+
+def test_a_quick_run_has_tests_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--quick", "--tests", "tests/model"])
+    assert "--quick and --tests exclude each other" in capsys.readouterr().err
 
 
 def test_an_unsupported_version_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,11 +22,14 @@ def parsed(arguments: list[str] | None, supported: list[str]) -> argparse.Namesp
     parser.add_argument("--require", default="", help="versions that must be there, e.g. 3.11,3.13")
     parser.add_argument("--only", default=",".join(supported), help="versions to check; default: all supported ones")
     parser.add_argument("--quick", action="store_true", help=f"of the tests only {', '.join(QUICK)}, and the server")
+    parser.add_argument("--tests", nargs="+", metavar="PATH", help="of the tests only these files and folders")
     parser.add_argument("--jobs", type=int, default=0, help="processes of pytest for each version (default 0: none)")
     parser.add_argument(
         "--wheels", action="store_true", help="also ask the package index for wheels of all extras, for each version"
     )
     options = parser.parse_args(arguments)
+    if options.quick and options.tests:
+        parser.error("--quick and --tests exclude each other")
     for name in ("require", "only"):
         versions = [version for version in getattr(options, name).split(",") if version]
         if unknown := sorted(set(versions) - set(supported)):
@@ -57,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         if interpreter is None:
             result = Result(version, State.MISSING, "not in PATH, not in pyenv's versions, not found by uv")
         else:
-            extra, paths = ("parts", QUICK) if options.quick else ("test", ("tests",))
+            extra, paths = ("parts", QUICK) if options.quick else ("test", options.tests or ["tests"])
             result = check(interpreter, extra, paths, options.jobs)
         results.append(result)
         required = " (required)" if version in options.require else ""
