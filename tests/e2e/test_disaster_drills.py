@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from penstock.server.standalone_process import child_environment
+from support.s3_server import S3Server
 from support.shell_session import steps_of
 from support.zookeeper_server import ZooKeeperServers, ZooKeeperUnavailableError
 
@@ -65,17 +67,48 @@ def test_the_drills_of_a_cluster_are_true(tmp_path: Path) -> None:
         zookeeper.stop()
 
 
-def check_drills(mark: str, places: Mapping[str, str], folder: Path, controller: int) -> int:
+@pytest.mark.e2e
+@pytest.mark.nightly
+@pytest.mark.timeout(700)
+def test_the_drill_of_a_bucket_on_s3_is_true(s3_server: S3Server, tmp_path: Path) -> None:
+    try:
+        zookeeper = ZooKeeperServers(tmp_path / "zookeeper", 1).start()
+    except ZooKeeperUnavailableError as error:
+        pytest.skip(str(error))
+    controller, _ = unused_ports()
+    names = [f"{name}-{uuid.uuid4().hex[:12]}" for name in ("events", "copy")]
+    for name in names:
+        s3_server.make_bucket(name)
+    places = {
+        "zk:2181": zookeeper.address, "s3://events": f"s3://{names[0]}", "py events copy": f"py {' '.join(names)}",
+        "py copy events": f"py {' '.join(names[::-1])}", "py events": f"py {names[0]}",
+    }  # fmt: skip
+    try:
+        assert check_drills("bucket drill in /srv", places, tmp_path, controller, s3_server.environment) >= 18
+    finally:
+        zookeeper.stop()
+
+
+def check_drills(
+    mark: str, places: Mapping[str, str], folder: Path, controller: int, variables: Mapping[str, str] | None = None
+) -> int:
     """Play the steps with a mark; compare what each prints with the guide. Returns the number of steps.
 
-    `places`: what replaces a name of the guide, besides the directory.
+    Args:
+        mark: of the blocks.
+        places: what replaces a name of the guide, besides the directory.
+        folder: a new one.
+        controller: port of the controller.
+        variables: of the shell, besides those of all drills.
     """
     directory = folder / "srv"
     directory.mkdir()
+    for name, program in re.findall(r"^<!-- file (\S+) -->\n+```py\n(.*?)^```", GUIDE.read_text(), re.M | re.S):
+        (directory / name).write_text(program)
     steps = list(steps_of(GUIDE, mark))
     here = {"/srv": str(directory), **places}
     commands = [re.sub("|".join(here), lambda found: here[found[0]], step.command) for step in steps]
-    played = play(commands, directory, controller)
+    played = play(commands, directory, controller, variables or {})
     for step, (text, lasted_s) in zip(steps, played, strict=True):
         print(f"{lasted_s:7.1f} s  {step.command}")  # noqa: T201  # The times, for the guide.
         for name, place in here.items():
@@ -87,7 +120,9 @@ def check_drills(mark: str, places: Mapping[str, str], folder: Path, controller:
     return len(steps)
 
 
-def play(commands: list[str], directory: Path, controller: int) -> list[tuple[str, float]]:
+def play(
+    commands: list[str], directory: Path, controller: int, variables: Mapping[str, str]
+) -> list[tuple[str, float]]:
     """Run the commands in one shell; return what each printed, and its seconds. No server outlives it."""
     output = directory.parent / "output"
     environment = child_environment(
@@ -96,6 +131,7 @@ def play(commands: list[str], directory: Path, controller: int) -> list[tuple[st
         PENSTOCK_URI=f"tcp://localhost:{controller}",
         PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         COLUMNS="200",
+        **variables,
     )
     script = "exec 2>&1\n" + "".join(f"echo @@ $EPOCHREALTIME\n{command}\n" for command in [*commands, ""])
     with output.open("wb") as printed:

@@ -7,7 +7,15 @@ import logging
 from dataclasses import replace
 
 from penstock.controller.cluster.view import make_cluster_nodes
-from penstock.model.cluster_nodes import IDENTITY_PATH, ClusterIdentity, decode_node, encode_node
+from penstock.model.cluster_nodes import (
+    ASSIGNMENT_PATH,
+    HOSTS_PATH,
+    IDENTITY_PATH,
+    AssignmentNode,
+    ClusterIdentity,
+    decode_node,
+    encode_node,
+)
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.errors.coordination import (
     CoordinationOutcomeUnknownError,
@@ -15,10 +23,12 @@ from penstock.model.errors.coordination import (
     NodeExistsError,
     NoSuchNodeError,
 )
-from penstock.runtime.coordination import CoordinationPlace, CoordinationService, CoordinationStore
+from penstock.runtime.coordination import CoordinationPlace, CoordinationService, CoordinationStore, ensure_node
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.zookeeper import ZooKeeper
 from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
+from penstock.segmentstore.tier1.object_log.server_claim import read_identity as read_log_identity
 from penstock.server.cluster_settings import ClusterSettings
 from penstock.server.errors import ClusterMismatchError, UnknownClusterError
 from penstock.server.settings import StandaloneSettings
@@ -111,6 +121,32 @@ def cluster_settings(settings: StandaloneSettings, identity: ClusterIdentity, pl
     container = replace(settings.segment_store.container, ownership_lease_s=identity.ownership_lease_s_max)
     store = replace(settings.segment_store, container_count=identity.container_count, container=container)
     return replace(settings, segment_store=store, log=identity.log, tier2=identity.tier2)
+
+
+async def demand_log(bucket: LogBucket, service: CoordinationService, timeout_s: float) -> None:
+    """Raise `ClusterMismatchError` if stores of the cluster have written its log, and the log is not there any more.
+
+    A store creates the identity of the log before it joins the cluster, so before a container is first assigned.
+    `timeout_s`: for the session. Raises `CoordinationError`, and as `read_log_identity`.
+    """
+    if await read_log_identity(bucket) is not None:
+        return
+    session = await wait_for_session(service, timeout_s)
+    try:
+        # A change, so that the next answer is not older than it: a server of ZooKeeper may lag.
+        await ensure_node(session, HOSTS_PATH)
+        assignment = decode_node(AssignmentNode, ASSIGNMENT_PATH, (await session.get(ASSIGNMENT_PATH)).content)
+    except NoSuchNodeError:
+        return  # The cluster is being made.
+    finally:
+        await session.close()
+    # Between the first answer and the assignment, another store may have created the identity and joined.
+    if assignment.number and await read_log_identity(bucket) is None:
+        raise ClusterMismatchError(
+            f"the log of the cluster at {service.place} is missing: {bucket.place}/identity is not there, although "
+            "stores have written the log. Put the bucket, or a copy of it, back; no new log was created. To begin "
+            "without its data, make another cluster at another path of ZooKeeper"
+        )
 
 
 def new_identity(

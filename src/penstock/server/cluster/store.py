@@ -41,7 +41,7 @@ from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
 from penstock.segmentstore.tier1.object_log.server_claim import claim_for_cluster, claim_identity
 from penstock.server.audit import audit_path, start_audit, with_audit
 from penstock.server.caller_checks import token_access
-from penstock.server.cluster.identity import wait_for_session
+from penstock.server.cluster.identity import demand_log, wait_for_session
 from penstock.server.cluster.machine import LocalMachine, Machine
 from penstock.server.cluster.messages import Beat, MemberOrder, MemberReady
 from penstock.server.cluster.operations import start_operations
@@ -226,6 +226,8 @@ class ClusterStore:
         objects = runtime.open_objects(place, settings.object_storage.store)
         count = settings.segment_store.container_count
         bucket = LogBucket(objects, settings.object_log, prefix=place.prefix)
+        service = self._machine.coordination(settings.cluster)
+        await demand_log(bucket, service, settings.cluster.connect_timeout_s)
         identity = await claim_identity(bucket, runtime, order.cluster_id, count)
         if identity.cluster_id != order.cluster_id:
             raise ClusterMismatchError(
