@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def _count_before_the_record() -> Iterator[None]:
 def _record_behind_a_failure() -> Iterator[None]:
     original = _WritesAhead.next
 
-    async def next_that_succeeds(self: _WritesAhead) -> _Begun | None:
+    async def next_that_succeeds(self: _WritesAhead) -> Sequence[_Begun]:
         while True:
             try:
                 return await original(self)
@@ -67,14 +67,13 @@ def _record_behind_a_failure() -> Iterator[None]:
 def _record_as_they_end() -> Iterator[None]:
     original = _WritesAhead.next
 
-    async def next_that_ended(self: _WritesAhead) -> _Begun | None:
-        found = await original(self)
-        if found is not None:
-            ended = [begun for begun in self._begun if begun.task.done()]
-            self._begun.remove(ended[-1])
-            self._begun.appendleft(ended[-1])
-            return ended[-1]
-        return None
+    async def next_that_ended(self: _WritesAhead) -> Sequence[_Begun]:
+        if not await original(self):
+            return ()
+        last = [begun for begun in self._begun if begun.task.done()][-1]
+        self._begun.remove(last)
+        self._begun.appendleft(last)
+        return [last]
 
     with patched(_WritesAhead, "next", next_that_ended):
         yield

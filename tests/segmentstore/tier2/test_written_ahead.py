@@ -27,6 +27,8 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.model.segments import Buffer, TableRemoval, TableUpdate
+from penstock.runtime.work import BlockingWork
+from penstock.segmentstore.tier2 import segment_write
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
@@ -475,6 +477,117 @@ async def test_a_write_of_many_chunks_goes_in_commits_of_a_bounded_number() -> N
         await run(storage, (95, 105), stored=stored)
         assert stored == [30, 60, 90, 95, *([125, 155, 185, 200] if supports_append is False else [130, 160, 190, 200])]
         await world.check()
+
+
+async def test_objects_that_are_complete_share_a_commit() -> None:
+    """One commit takes as long as an append to the log; the objects written meanwhile are recorded by the next one."""
+    world = Stepped(supports_append=False)
+    stored: list[int] = []
+    world.steps.hold("commit")
+    task = run(world.storage(), (10,), writes_max=4, stored=stored)
+    await turns()
+    world.steps.release("commit")
+    await task
+    assert stored == list(range(10, 201, 10)), "each write is reported, in order"
+    assert world.steps.seen.count("commit") <= 8, "20 writes, at most 4 at a time"
+    await world.check()
+    assert world.orphans.unrecorded_count == 0
+
+
+async def test_a_shared_commit_has_a_bounded_number_of_chunks() -> None:
+    world = Stepped(supports_append=False)
+    chunk_counts: list[int] = []
+    commit = world.table.commit
+
+    async def counted(updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
+        chunk_counts.append(len(updates) - 1)  # One is the segment's record.
+        return await commit(updates, removals)
+
+    world.table.commit = counted  # type: ignore[method-assign]  # Counted, then as before.
+    storage = world.storage(settings=replace(SMALL, written_chunks_per_commit_max=3))
+    await run(storage, (10,), writes_max=8)
+    assert sum(chunk_counts) == 20
+    assert max(chunk_counts) == 3
+    await world.check()
+
+
+async def test_a_write_that_is_not_complete_keeps_later_ones_out_of_the_commit() -> None:
+    world = Stepped(supports_append=False)
+    create = world.chunks.create_with_content
+    third = asyncio.Event()
+
+    async def some(name: str, data: Sequence[Buffer]) -> int:
+        if data[0][0] == 20:
+            await third.wait()
+        return await create(name, data)
+
+    world.chunks.create_with_content = some  # type: ignore[method-assign]  # Late for one.
+    stored: list[int] = []
+    task = run(world.storage(), (10,), writes_max=4, stored=stored)
+    await turns()
+    assert stored == [10, 20]
+    third.set()
+    await task
+    await world.check()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+async def test_a_shared_commit_that_is_refused_leaves_no_chunk(is_damaged: bool) -> None:
+    """Another owner writes while the commit of several writes is held: none of them may be recorded.
+
+    Also if one of these writes differs from what arrived: those before it would be recorded, and cannot be.
+    """
+    world = Stepped(supports_append=False)
+    stored: list[int] = []
+    take = pieces((10,))
+
+    def flipped(position: int) -> Piece | None:
+        piece = take(position)
+        if piece is not None and position == 30 and is_damaged:
+            return Piece(piece.data, [(piece.checksummed_blocks[0][0], piece.checksummed_blocks[0][1] ^ 1)])
+        return piece
+
+    world.steps.hold("commit")
+    task = asyncio.ensure_future(world.storage().write_ahead(SEGMENT, 0, flipped, stored.append, writes_max=4))
+    await turns()
+    old = world.steps
+    assert old.seen == ["write"] * 4 + ["commit"]
+    world.calm()
+    heir = world.storage(2)
+    await heir.write(SEGMENT, 0, [b"heir"])
+    old.release("commit")
+    with pytest.raises((StorageNotPrimaryError, StorageConflictError)):
+        await task
+    assert stored == []
+    assert await heir.read(SEGMENT, 0, 100) == b"heir"
+    await world.orphans.collect()
+    assert sorted(chunk.name for chunk in await world.chunk_records()) == sorted(await world.chunk_names())
+
+
+@pytest.mark.parametrize("position", [0, 20, 30])
+async def test_a_caller_that_stops_during_checksums_leaves_no_chunk(
+    position: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checksums of the writes that share a commit are computed one after the other."""
+    world = Stepped(supports_append=False)
+    original = segment_write.sum_written
+    tasks: list[asyncio.Task[int]] = []
+
+    async def sum_slowly(
+        work: BlockingWork, segment: str, offset: int, *arguments: Sequence[object]
+    ) -> list[tuple[int, ...]]:
+        if offset == position:
+            tasks[0].cancel()
+            await asyncio.sleep(0)
+        return await original(work, segment, offset, *arguments)  # type: ignore[arg-type]  # As it was called.
+
+    monkeypatch.setattr(segment_write, "sum_written", sum_slowly)
+    tasks.append(run(world.storage(), (10,), writes_max=4))
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[0]
+    assert await world.storage(9).info(SEGMENT) is None
+    await world.orphans.collect()
+    assert await world.chunk_names() == []
 
 
 async def test_it_is_refused_as_a_write_is() -> None:

@@ -1,6 +1,7 @@
 """Write to a stored segment: assign the bytes to chunks, and commit the new lengths.
 
-A write has two steps: the bytes are written to chunks, then one commit updates the lengths. New bytes are not read
+A write has two steps: the bytes are written to chunks, then a commit updates the lengths. Consecutive writes that each
+have chunks of their own may share a commit (`commit_staged`). New bytes are not read
 before the commit, so a failure in between leaves only bytes after a chunk's recorded length, or whole chunks without a
 record. In between, the checksums for the chunks' records are computed, and the bytes written are compared with those
 that arrived (`written_checksums`).
@@ -160,26 +161,23 @@ class SegmentWrite:
 
         `before`: the last chunk or merged run, as read by `transaction`. Raises as `sum_written`.
         """
-        context, name = self._context, self.record.name
+        await self.stage(transaction, before, arrived)
+        return await commit_staged(self._context, transaction, [self])
+
+    async def stage(
+        self, transaction: MetadataTransaction, before: Extent | None, arrived: Sequence[tuple[Buffer, int]]
+    ) -> None:
+        """Do what `commit` does before the commit: the records of the chunks are put, that of the segment is not."""
+        name = self.record.name
         try:
             growths = [self._grown_from(before, chunk, growth) for chunk, growth in self._grown]
-            checksums = await sum_written(context.runtime.work, name, self._offset, growths, arrived)
+            checksums = await sum_written(self._context.runtime.work, name, self._offset, growths, arrived)
         except BaseException as error:
             await self._discard(error)
             raise
         for (chunk, _), grown in zip(self._grown, checksums, strict=True):
             self.last = replace(chunk, block_checksums=grown)
             transaction.put(self.last)
-        record = replace(self.record, last_modified_ms=context.runtime.wall_clock_ms())
-        check(record, self.last)
-        transaction.put(record)
-        try:
-            await context.commit(transaction, name)
-        except (StorageConflictError, StorageNotPrimaryError) as error:
-            await discard_chunks(context, self.created, error)
-            raise
-        context.orphans.note_recorded(len(self.created))
-        return record
 
     def leave_behind(self) -> None:
         """Schedule the deletion of the created chunks: they will not be recorded."""
@@ -270,6 +268,24 @@ class SegmentWrite:
             demand_all(name, count, piece)
             self.last = created
             self._grown.append((created, Growth((), 0, block_length, piece)))
+
+
+async def commit_staged(
+    context: StorageContext, transaction: MetadataTransaction, writes: Sequence[SegmentWrite]
+) -> StoredSegmentRecord:
+    """Commit consecutive writes to one segment, all staged in `transaction`; return the segment's record."""
+    last = writes[-1]
+    created = [chunk for write in writes for chunk in write.created]
+    record = replace(last.record, last_modified_ms=context.runtime.wall_clock_ms())
+    check(record, last.last)
+    transaction.put(record)
+    try:
+        await context.commit(transaction, record.name)
+    except (StorageConflictError, StorageNotPrimaryError) as error:
+        await discard_chunks(context, created, error)
+        raise
+    context.orphans.note_recorded(len(created))
+    return record
 
 
 class Rest:

@@ -2,12 +2,14 @@
 
 A write needs only the length of the previous write's record, which is known before that is committed. So while the
 checksums of one write are computed and its record is committed, up to `writes_max` writes are in progress or complete.
-They are recorded in order, each by a separate commit; until then they are like any write without a record: bytes after
-a chunk's recorded length, or chunks without a record. If one fails, later ones are never recorded, whatever their
-outcome: the next write begins at the end of the recorded bytes.
+They are recorded in order; until then they are like any write without a record: bytes after a chunk's recorded length,
+or chunks without a record. If one fails, later ones are never recorded, whatever their outcome: the next write begins
+at the end of the recorded bytes.
 
 Storage that can append gets one write at a time, since each needs the outcome of the previous one: whether it was
-appended to a chunk or has a new one. Otherwise each write has its own chunks, and they are created concurrently.
+appended to a chunk or has a new one; each is recorded by a separate commit. Otherwise each write has its own chunks,
+and they are created concurrently. All of these that are complete, up to the first that is not, share one commit: a
+commit takes as long as an append to the log, which may be longer than the writes take.
 
 The segment's lock is held throughout. A waiting operation gets it once the started writes are recorded.
 
@@ -17,17 +19,18 @@ See docs/write-ahead.md for the failure cases.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.model.errors import StorageConflictError
+from penstock.model.errors import InconsistentStateError, StorageConflictError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import Extent, StoredSegmentRecord
 from penstock.segmentstore.tier2.segment_removal import finish_deletion
-from penstock.segmentstore.tier2.segment_write import Rest, SegmentWrite, load_writable
+from penstock.segmentstore.tier2.segment_write import Rest, SegmentWrite, commit_staged, load_writable
 from penstock.segmentstore.tier2.storage_context import StorageContext
 
 
@@ -65,8 +68,8 @@ async def write_segment_ahead(
     ahead = _WritesAhead(context, record, last, take, writes_max)
     transaction: MetadataTransaction | None = first
     try:
-        while (write := await ahead.next()) is not None:
-            stored(await ahead.commit(write, transaction))
+        while writes := await ahead.next():
+            await ahead.commit(writes, transaction, stored)
             transaction = None
     except BaseException:
         await ahead.give_up()
@@ -138,36 +141,71 @@ class _WritesAhead:
         self._has_more.set()
         return task
 
-    async def next(self) -> _Begun | None:
-        """Return the first unrecorded write, once its bytes are in chunks; None after the last."""
+    async def next(self) -> Sequence[_Begun]:
+        """Return the first unrecorded writes, once the bytes of the first are in chunks; none after the last write.
+
+        They are those that one commit may record.
+        """
         while not self._begun and not self._feeder.done():
             self._has_more.clear()
             await self._has_more.wait()
         if not self._begun:
             await self._feeder
-            return None
-        begun = self._begun[0]
-        await asyncio.wait([begun.task])
-        begun.task.result()
-        return begun
+            return ()
+        first = self._begun[0]
+        await asyncio.wait([first.task])
+        first.task.result()
+        found, chunk_count = [first], len(first.write.created)
+        if self._context.chunks.supports_append:
+            return found
+        for begun in itertools.islice(self._begun, 1, None):
+            chunk_count += len(begun.write.created)
+            if (
+                not begun.task.done()
+                or _has_failed(begun.task)
+                or chunk_count > self._context.settings.written_chunks_per_commit_max
+            ):
+                break
+            found.append(begun)
+        return found
 
-    async def commit(self, begun: _Begun, transaction: MetadataTransaction | None) -> int:
-        """Record the first write, and return the stored length. `transaction`: that of the beginning."""
-        context, write = self._context, begun.write
-        before = write.before
+    async def commit(
+        self, writes: Sequence[_Begun], transaction: MetadataTransaction | None, stored: Callable[[int], None]
+    ) -> None:
+        """Record the first writes, and call `stored` for each. `transaction`: that of the beginning.
+
+        Raises `InconsistentStateError`, after those before it are recorded, if one of them is not what arrived.
+        """
+        context, first = self._context, writes[0].write
+        before = first.before
         if transaction is None:
             transaction = context.transaction()
-            record = await context.load_owned(transaction, write.record.name)
+            record = await context.load_owned(transaction, first.record.name)
             if record is None or record != self._recorded:
                 raise StorageConflictError(
-                    write.record.name, "it was changed concurrently; the chunks written ahead are not recorded"
+                    first.record.name, "it was changed concurrently; the chunks written ahead are not recorded"
                 )
             before = await context.load_last(transaction, record)
-        self._begun.popleft()
-        self._recorded = await write.commit(transaction, before, begun.checksummed_blocks)
+        staged: list[SegmentWrite] = []
+        damage: InconsistentStateError | None = None
+        try:
+            for begun in writes:
+                self._begun.popleft()
+                await begun.write.stage(transaction, before, begun.checksummed_blocks)
+                staged.append(begun.write)
+        except BaseException as error:
+            if not staged or not isinstance(error, InconsistentStateError):
+                for write in staged:
+                    write.leave_behind()
+                raise
+            damage = error
+        self._recorded = await commit_staged(context, transaction, staged)
         self.recorded_length = self._recorded.length
-        self._slots.release()
-        return self.recorded_length
+        for write in staged:
+            self._slots.release()
+            stored(write.record.length)
+        if damage is not None:
+            raise damage
 
     async def give_up(self) -> None:
         """Stop starting writes, end those in progress, and delete created chunks: they will not be recorded."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from penstock.model.errors import StorageError
 from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.tier2 import segment_write, write_ahead
+from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import StoredSegmentRecord
 from penstock.segmentstore.tier2.segment_write import SegmentWrite
+from penstock.segmentstore.tier2.storage_context import StorageContext
 from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns
 
 A = "s/t/0.#epoch.0"
@@ -42,21 +45,24 @@ class Commits:
         self.count = 0
         self.gate = asyncio.Event()
         self.gate.set()
-        original = SegmentWrite.commit
+        original = segment_write.commit_staged
 
-        async def commit(write: SegmentWrite, *arguments: object) -> StoredSegmentRecord:
-            if write.record.name != A:
-                return await original(write, *arguments)  # type: ignore[arg-type]
+        async def commit(
+            context: StorageContext, transaction: MetadataTransaction, writes: Sequence[SegmentWrite]
+        ) -> StoredSegmentRecord:
+            if writes[0].record.name != A:
+                return await original(context, transaction, writes)
             number, self.count = self.count, self.count + 1
             await self.gate.wait()
             if number == fails_at and not has_effect:
                 raise StorageError("the process dies here")
-            record = await original(write, *arguments)  # type: ignore[arg-type]
+            record = await original(context, transaction, writes)
             if number == fails_at:
                 raise StorageError("the process dies here")
             return record
 
-        patch.setattr(SegmentWrite, "commit", commit)
+        for module in (segment_write, write_ahead):
+            patch.setattr(module, "commit_staged", commit)
 
 
 async def test_bytes_without_a_record_do_not_count_as_stored(

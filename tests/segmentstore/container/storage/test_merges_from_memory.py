@@ -6,7 +6,7 @@ What storage had before a merge is moved by `concat`, as before: `test_storage_w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
@@ -14,9 +14,12 @@ from penstock.model.errors import StorageError
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.operations import Forget
 from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.tier2 import segment_write, write_ahead
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
+from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import StoredSegmentRecord
 from penstock.segmentstore.tier2.segment_write import SegmentWrite
+from penstock.segmentstore.tier2.storage_context import StorageContext
 from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns, until
 
 A = "s/t/0.#epoch.0"
@@ -108,24 +111,27 @@ async def test_a_crash_during_a_merge_is_recovered_from(
     """Writes end anywhere in what is merged. The process dies at each of them; the next one has the rest in its log."""
     container = await lives.start(flush_write_bytes_max=write_bytes_max)
     expected = await merge_some(container)
-    original = SegmentWrite.commit
+    original = segment_write.commit_staged
     lengths: set[int] = set()
     for _ in range(100):
         left = 1
 
-        async def commit(self: SegmentWrite, *arguments: object) -> StoredSegmentRecord:
+        async def commit(
+            context: StorageContext, transaction: MetadataTransaction, writes: Sequence[SegmentWrite]
+        ) -> StoredSegmentRecord:
             nonlocal left
-            if self.record.name != A:
-                return await original(self, *arguments)  # type: ignore[arg-type]
+            if writes[0].record.name != A:
+                return await original(context, transaction, writes)
             if left or has_effect:
-                record = await original(self, *arguments)  # type: ignore[arg-type]
+                record = await original(context, transaction, writes)
             if not left:
                 raise StorageError("the process dies here")
             left -= 1
             return record
 
         with monkeypatch.context() as patch:
-            patch.setattr(SegmentWrite, "commit", commit)
+            for module in (segment_write, write_ahead):
+                patch.setattr(module, "commit_staged", commit)
             try:
                 await container.writer.flush(container.segment(A))
             except StorageError:
