@@ -175,6 +175,16 @@ def test_an_impaired_store_loses_its_containers_only_if_others_are_well() -> Non
     assert plan("aabb", live(2, a=impaired, b=impaired), NO_LOADS, (), ALL)[1] == ()
 
 
+def test_a_suspect_store_keeps_its_containers_and_gets_none() -> None:
+    """The log of all stores fails for one after the other: the first one's containers do not move to the next one."""
+    impaired, suspect = LiveStore(is_impaired=True), LiveStore(is_suspect=True)
+    assert plan("aabb", live(2, a=impaired, b=suspect), NO_LOADS, (), ALL)[1] == ()
+    after, _ = plan("aabbc", live(3, a=impaired, b=suspect), NO_LOADS, (), ALL)
+    assert after == tuple("ccbbc")
+    assert plan("aaaab", live(2, b=suspect), NO_LOADS, (), ALL)[1] == ()
+    assert plan("aabb", live(2, b=suspect), NO_LOADS, "b", ALL)[0] == tuple("aaaa")
+
+
 def test_after_a_mass_departure_nothing_moves_for_a_while() -> None:
     """More than half of the weight within one session timeout; a lesser departure is acted on at once."""
     owners = "aabbccdd"

@@ -151,6 +151,24 @@ def test_nothing_moves_if_the_log_of_all_stores_fails_and_recovers() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("stagger_s", [0.5, 2.0])
+def test_nothing_moves_if_the_log_fails_for_one_store_after_the_other(stagger_s: float) -> None:
+    """When the wait for the first one ends, the others are impaired, too, and get nothing."""
+
+    async def scenario(world: World) -> None:
+        sources = await start(world, "a", "b", "c")
+        number = (await read_cluster(world.admin)).assignment.number
+        for source in sources.values():
+            source.log_failed_s = asyncio.get_running_loop().time()
+            await asyncio.sleep(stagger_s)
+        await asyncio.sleep(60.0)
+        after = await read_cluster(world.admin)
+        assert {host.state for host in after.hosts.values()} == {HostState.IMPAIRED}
+        assert after.assignment.number == number
+
+    run(scenario)
+
+
 def test_the_containers_of_most_stores_move_only_after_a_while() -> None:
     """If two of three are impaired, it is probably the log of all."""
 

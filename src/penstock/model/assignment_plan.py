@@ -34,11 +34,17 @@ _LOAD_GAIN_MIN = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LiveStore:
-    """A segment store that is live. `is_impaired`: its log has failed for some time, so it cannot serve."""
+    """A segment store that is live.
+
+    Attributes:
+        is_impaired: its log has failed for some time, so it cannot serve.
+        is_suspect: its log has failed for less than that: it keeps its containers, and gets no others.
+    """
 
     weight: int = 1
     zone: str = ""
     is_impaired: bool = False
+    is_suspect: bool = False
 
     def __post_init__(self) -> None:
         """Check the values. Raises `InvalidArgumentError`."""
@@ -163,7 +169,7 @@ class _Draft:
         self._stores = stores
         self._loads = loads
         names = sorted(name for name in stores if name not in drains)
-        healthy = [name for name in names if not stores[name].is_impaired]
+        healthy = [name for name in names if not (stores[name].is_impaired or stores[name].is_suspect)]
         self.targets: list[str] = healthy or names
         self._weights = [stores[name].weight for name in self.targets]
         self._zones = [stores[name].zone for name in self.targets]
@@ -181,6 +187,8 @@ class _Draft:
                 self._lost.append((container_id, MoveReason.LOST if owner != UNASSIGNED else MoveReason.NEW))
             elif stores[owner].is_impaired and has_elsewhere:
                 self._lost.append((container_id, MoveReason.IMPAIRED))
+            elif stores[owner].is_suspect and owner not in drains:
+                continue  # It stays there.
             else:
                 self._drained.append(container_id)
         self._fill = [len(held) / weight for held, weight in zip(self._held, self._weights, strict=True)]

@@ -149,7 +149,12 @@ class ClusterLeader:
             return min(wait_s, settings.poll_s)
         moving = memory.moving(view, settings.stuck_s)
         impaired = memory.impaired(settings)
-        stores = {name: LiveStore(host.weight, host.zone, name in impaired) for name, host in hosts.items()}
+        stores = {
+            name: LiveStore(
+                host.weight, host.zone, name in impaired, host.state is HostState.IMPAIRED and name not in impaired
+            )
+            for name, host in hosts.items()
+        }
         drains = view.drains | {name for name, host in hosts.items() if host.state is HostState.DRAINING}
         planned, moves = plan(
             owners, stores, memory.loads(view), drains, settings.moves,
