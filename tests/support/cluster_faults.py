@@ -87,7 +87,8 @@ def strike(fault: ClusterFault, cluster: NetworkCluster, load: LoadProcess, rng:
         assert epochs == {str(row["container"]): row["epoch"] for row in cluster.rows("containers")}, fault.name
     found = {
         "fault": fault.name, "longest_s": round(max(during.values()), 2), "after_s": round(waited_s, 2),
-        "errors": len(errors), "gaps_s": {name: round(gap, 2) for name, gap in after.items()},
+        "errors": len(errors), "error_texts": errors, "load_average": round(os.getloadavg()[0], 1),
+        "gaps_s": {name: round(gap, 2) for name, gap in after.items()},
     }  # fmt: skip
     with (cluster.directory / "measured.jsonl").open("a") as measured:
         measured.write(json.dumps(found) + "\n")

@@ -119,6 +119,53 @@ async def test_a_segment_that_cannot_be_flushed_does_not_keep_the_log(world: Wor
     assert container.segment(A).storage_length == len(stuck)
 
 
+@pytest.mark.parametrize("is_long", [True, False])
+async def test_little_data_does_not_keep_a_log_that_is_long_to_open(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
+    """However few bytes it has: a checkpoint is written beside unflushed data, and the log is truncated there."""
+    container = await world.start()
+    for name in (A, B):
+        await container.create(name)
+    stuck = b"a few bytes"
+    await append(container, A, stuck)
+    await append(container, B, bytes(2048))
+    checkpoints, rewriter = container.checkpoints, container.log_rewriter
+    await until(lambda: container.segment(B).storage_length == 2048)
+    assert container.state.unflushed
+    monkeypatch.setattr(type(container.log), "is_long_to_open", property(lambda self: is_long))
+    before = checkpoints.log_bytes
+    # A scan writes the checkpoint, a later one uses it; a scan in between does neither.
+    for _ in range(6):
+        rewriter._tidied_at_s = float("-inf")
+        rewriter.check()
+        await turns(20)
+    assert (rewriter.carried_count > 0) is is_long
+    assert (checkpoints.log_bytes <= before - 2048) is is_long
+    container = await world.lives.restart(container)
+    assert await read_all(container, A) == stuck
+    assert await read_all(container, B) == bytes(2048)
+
+
+async def test_much_data_is_not_copied_for_a_log_that_is_long_to_open(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If almost all of the log is unflushed, copies would not shorten it."""
+    container = await world.start()
+    await container.create(A)
+    for _ in range(4):
+        await append(container, A, bytes(2048))
+    monkeypatch.setattr(type(container.log), "is_long_to_open", property(lambda self: True))
+    container.checkpoints.write_now()
+    await container.pipeline.barrier()
+    for _ in range(6):
+        container.log_rewriter._tidied_at_s = float("-inf")
+        container.log_rewriter.check()
+        await turns(20)
+    assert container.checkpoints.marks
+    assert container.log_rewriter.carried_count == 0
+
+
 async def test_the_alarm_names_the_segments_that_keep_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A warning, and the container's statistics, before anything else is done."""
     container = await world.start()

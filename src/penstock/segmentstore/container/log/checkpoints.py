@@ -207,6 +207,16 @@ class Checkpoints:
         ):
             self.write()
 
+    def write_to_shorten_open(self) -> None:
+        """Write a small checkpoint if there is none at which a log that is long to open could be truncated."""
+        if not self.is_pending and self._pipeline.logged_bytes > self._bytes_before and self._shortens_open:
+            self.write()
+
+    @property
+    def is_long_to_open(self) -> bool:
+        """See `DurableLog.is_long_to_open`."""
+        return self._log.is_long_to_open
+
     @property
     def _shortens_open(self) -> bool:
         """Whether a small checkpoint would spare the next open much. Not while another one is yet to be used."""

@@ -38,6 +38,8 @@ _SLICE_SEGMENTS = 1024
 _RECORD_BYTES = 64
 #: On a full disk, copies are at most this share of the bytes truncated.
 _ROOM_PERCENT = 12
+#: The same for a log that is long to open: the copies are not longer than what is truncated.
+_OPEN_PERCENT = 100
 #: Maximum number of records in one batch.
 _BATCH_RECORDS_MAX = 256
 #: Segments named in one warning.
@@ -103,16 +105,25 @@ class LogRewriter:
     def check(self) -> None:
         """Warn if the log is long; shorten it if it is too long or if that is cheap. Cheap when neither applies."""
         now_s = self._loop.time()
-        if self._checkpoints.log_bytes > self._settings.checkpoint_log_bytes and now_s >= self._tidied_at_s + _TIDY_S:
+        if now_s >= self._tidied_at_s + _TIDY_S:
             self._tidied_at_s = now_s
-            settings = self._settings
-            self._begin_search(_Little(settings.carry_little_percent, 1 << 62, settings.checkpoint_log_bytes))
+            self._tidy()
         if not self.is_long:
             self._late_count = 0
             return
         if not self._is_checking:
             self._is_checking = True
             self._spawn(self._check_long_log())
+
+    def _tidy(self) -> None:
+        """Copy little data that pins many bytes of the log, or many places that the next open would read."""
+        checkpoints, settings = self._checkpoints, self._settings
+        if checkpoints.log_bytes > settings.checkpoint_log_bytes:
+            self._begin_search(_Little(settings.carry_little_percent, 1 << 62, settings.checkpoint_log_bytes))
+        elif checkpoints.is_long_to_open:
+            # Its bytes do not matter: each place costs a request, and most of what is in them is of other containers.
+            checkpoints.write_to_shorten_open()
+            self._begin_search(_Little(_OPEN_PERCENT, settings.checkpoint_log_bytes_idle, 1))
 
     async def _check_long_log(self) -> None:
         try:
