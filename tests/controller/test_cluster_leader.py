@@ -157,6 +157,20 @@ def test_stores_that_start_together_cause_one_plan() -> None:
     run(scenario)
 
 
+def test_stores_that_join_one_after_the_other_do_not_delay_the_first_plan_for_ever() -> None:
+    """Twice `join_delay_s` is the bound."""
+
+    async def scenario(world: World) -> None:
+        leader = world.lead("c1")
+        for name in "abcd":
+            await world.start_store(name)
+            await asyncio.sleep(4.0)
+        assert leader.assignment_count > 0
+        assert all(owner in "abcd" for owner in await world.owners())
+
+    run(scenario)
+
+
 def test_a_store_that_joins_gets_its_part_by_hand_overs() -> None:
     """Two at once at most, and no more moves than needed."""
 

@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 #: An impaired store keeps its containers for this time after another one has recovered: an outage of the log ends for
 #: all stores within it.
 _RECOVERY_WAIT_S = 10.0
+#: Stores that join one after the other delay a plan by at most this many times the delay after one of them.
+_JOIN_DELAYS_MAX = 2
 #: Bytes that cost a store as much as one operation.
 _BYTES_PER_OPERATION = 10_000
 
@@ -147,6 +149,7 @@ class ClusterLeader:
         wait_s = memory.first_wait_s(settings.first_wait_s) if has_lost else memory.join_wait_s(settings.join_delay_s)
         if wait_s > 0:
             return min(wait_s, settings.poll_s)
+        memory.joins_planned()
         moving = memory.moving(view, settings.stuck_s)
         impaired = memory.impaired(settings)
         stores = {
@@ -218,6 +221,8 @@ class _Memory:
         self._clock = clock
         self._began_s = clock()
         self._joined_s: dict[str, float] = {}
+        #: When the first store joined since the last plan.
+        self._first_join_s: float | None = None
         #: What live stores announced last, with their incarnations.
         self._announced: dict[str, tuple[str, HostNode]] = {}
         self._weights: dict[str, int] = {}
@@ -239,7 +244,10 @@ class _Memory:
         self._window_s = session_timeout_s
         self._store_count = len(view.hosts)
         for name, host in view.hosts.items():
-            self._joined_s.setdefault(name, now_s)
+            if name not in self._joined_s:
+                self._joined_s[name] = now_s
+                if self._first_join_s is None:
+                    self._first_join_s = now_s
             self._weights[name] = host.weight
             self._announced[name] = view.incarnations[name], host
             self._left.pop(name, None)
@@ -296,9 +304,16 @@ class _Memory:
         return self._began_s + delay_s - self._clock()
 
     def join_wait_s(self, delay_s: float) -> float:
-        """Return the time until the store that joined last may get containers."""
-        last_s = max(self._joined_s.values(), default=self._clock())
-        return last_s + delay_s - self._clock()
+        """Return the time until stores that have joined may get containers."""
+        now_s = self._clock()
+        end_s = max(self._joined_s.values(), default=now_s) + delay_s
+        if self._first_join_s is not None:
+            end_s = min(end_s, self._first_join_s + _JOIN_DELAYS_MAX * delay_s)
+        return end_s - now_s
+
+    def joins_planned(self) -> None:
+        """Take note that all stores that have joined are part of a plan."""
+        self._first_join_s = None
 
     def departures(self, view: ClusterView) -> Departures | None:
         """Return the stores that left together with the last one, moved already or not; None: no containers wait."""

@@ -15,7 +15,8 @@ class LeaderSettings:
     Attributes:
         moves: limits of moves.
         join_delay_s: after a store has joined, containers are not moved to it for this time, so that several stores
-            that start together cause one plan. No wait if a container has no live store.
+            that start together cause one plan. At most twice this long, however many join one after the other. No wait
+            if a container has no live store.
         first_wait_s: a leader that has just begun moves no container of a store that is missing for this time: the
             sessions of all may have ended at once, and the stores announce themselves again.
         absence_wait_s: a store that is missing, and is not known to have ended, keeps its containers for this time: if
