@@ -25,6 +25,8 @@ from penstock.model.cluster_nodes import (
     HeldNode,
     HeldPhase,
     HostNode,
+    HostState,
+    LoadNode,
     decode_node,
     encode_node,
     host_node_name,
@@ -98,6 +100,18 @@ class World:
                     await session.changed(ASSIGNMENT_PATH, node)
             except (TimeoutError, NoSuchNodeError, CoordinationError):
                 await asyncio.sleep(0.1)
+
+    async def report(self, name: str, state: HostState, *, log_problem_s: float) -> None:
+        """Have a store report its state, and for how long its log has not answered."""
+        (host,) = [each for each in (await self.admin.children("/hosts")).names if each.startswith(f"{name}~")]
+        await self.admin.set(f"/hosts/{host}", encode_node(HostNode(endpoints={}, state=state)))
+        load = encode_node(LoadNode(busy=0.0, log_problem_s=log_problem_s))
+        for path, content in (("/loads", b""), (f"/loads/{name}", load)):
+            try:
+                await self.admin.create(path, content)
+            except NodeExistsError:
+                if content:
+                    await self.admin.set(path, content)
 
     async def stop(self, name: str) -> None:
         """End a store or leader without any last word, as kill -9 does: its session times out."""
@@ -204,6 +218,57 @@ def test_a_lost_store_is_replaced_as_soon_as_its_session_ends() -> None:
         assert await world.until(is_even(2)) < bound_s
         after = await world.owners()
         assert all(one == other for one, other in zip(before, after, strict=True) if one != "a")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["the log is silent", "the log answers again"])
+def test_if_the_log_of_all_stores_fails_nothing_moves(is_over: bool) -> None:
+    """However long it fails, though they notice it one after the other; nor to a store that starts soon after it.
+
+    Stores report that they are impaired until their log has answered for a while. Then a new store gets its part.
+    """
+
+    async def scenario(world: World) -> None:
+        leader = world.lead("c1")
+        for name in "abc":
+            await world.start_store(name)
+        await world.until(is_even(3))
+        await asyncio.sleep(10.0)
+        before, count = await world.owners(), leader.assignment_count
+        for name in "abc":
+            await world.report(name, HostState.IMPAIRED, log_problem_s=10.0)
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(60.0)
+        assert (await world.owners(), leader.assignment_count) == (before, count)
+        if not is_over:
+            return
+        for name in "abc":
+            await world.report(name, HostState.IMPAIRED, log_problem_s=0.0)
+        await world.start_store("d")
+        await asyncio.sleep(25.0)
+        assert (await world.owners(), leader.assignment_count) == (before, count)
+        for name in "abc":
+            await world.report(name, HostState.UP, log_problem_s=0.0)
+        await world.until(lambda counts: counts["d"] > 0)
+
+    run(scenario)
+
+
+def test_a_single_store_whose_log_fails_loses_its_containers() -> None:
+    """The others get them soon, and it gets none until it is well."""
+
+    async def scenario(world: World) -> None:
+        world.lead("c1")
+        for name in "abc":
+            await world.start_store(name)
+        await world.until(is_even(3))
+        await asyncio.sleep(10.0)
+        await world.report("a", HostState.IMPAIRED, log_problem_s=10.0)
+        assert await world.until(is_even(2)) < LeaderSettings().impaired_wait_s + 1.0
+        assert "a" not in await world.owners()
+        await world.report("a", HostState.UP, log_problem_s=0.0)
+        await world.until(is_even(3))
 
     run(scenario)
 

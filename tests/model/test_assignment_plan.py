@@ -34,10 +34,10 @@ def counts(owners: Sequence[str]) -> dict[str, int]:
 def clusters(draw: st.DrawFn) -> tuple[list[str], dict[str, LiveStore], Loads, list[str]]:
     """Draw owners, live stores, loads and drains; some owners are not live, some containers have none."""
     names = [f"s{number}" for number in range(draw(st.integers(1, 6)))]
-    stores = {
-        name: LiveStore(draw(st.integers(1, 3)), draw(st.sampled_from("xyz")), draw(st.integers(0, 9)) == 0)
-        for name in names
-    }
+    stores = {}
+    for name in names:
+        weight, zone, kind = draw(st.integers(1, 3)), draw(st.sampled_from("xyz")), draw(st.integers(0, 9))
+        stores[name] = LiveStore(weight, zone, is_impaired=kind == 0, is_suspect=kind == 1)
     owners = draw(st.lists(st.sampled_from([*names, *names, "gone", UNASSIGNED]), max_size=24))
     drains = draw(st.lists(st.sampled_from([*names, "gone"]), max_size=3))
     loads = Loads(
@@ -52,7 +52,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[str], dict[str, LiveStore], Loads, l
 def targets_of(stores: Mapping[str, LiveStore], drains: Sequence[str]) -> set[str]:
     """Return the stores that may get containers."""
     names = {name for name in stores if name not in drains}
-    return {name for name in names if not stores[name].is_impaired} or names
+    return {name for name in names if not (stores[name].is_impaired or stores[name].is_suspect)} or names
 
 
 @given(clusters())
@@ -74,7 +74,9 @@ def test_invariants_of_every_plan(cluster: tuple[list[str], dict[str, LiveStore]
         assert after == tuple(owners)
         return
     assert {move.target for move in moves} <= targets
-    assert set(after) <= targets
+    kept = {name for name, store in stores.items() if store.is_suspect and name not in drains}
+    assert set(after) <= targets | kept
+    assert all(after[number] == owner for number, owner in enumerate(owners) if owner in kept - targets)
     fill = [counts(after).get(name, 0) / stores[name].weight for name in targets]
     assert max(fill) - min(fill) <= 1 + 1e-9
     # A plan that is carried out is final, but for load.

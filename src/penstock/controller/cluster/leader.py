@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 #: An impaired store keeps its containers for this time after another one has recovered: an outage of the log ends for
 #: all stores within it.
 _RECOVERY_WAIT_S = 10.0
+#: An impaired store whose log has a problem for no longer than this is about to recover.
+_PROBLEM_S = 5.0
 #: Stores that join one after the other delay a plan by at most this many times the delay after one of them.
 _JOIN_DELAYS_MAX = 2
 #: Bytes that cost a store as much as one operation.
@@ -232,6 +234,8 @@ class _Memory:
         self._hot_since_s: dict[str, float] = {}
         self._store_count = 0
         self._impaired_since_s: dict[str, float] = {}
+        #: Those of them whose log answers again, by their last report.
+        self._recovering: set[str] = set()
         #: When a store was last found to be impaired no more.
         self._recovered_s = -math.inf
         self._unserved_since_s: dict[int, float] = {}
@@ -266,6 +270,11 @@ class _Memory:
             for name, host in view.hosts.items()
             if host.state is HostState.IMPAIRED
         }
+        self._recovering = {
+            name
+            for name in self._impaired_since_s
+            if name in view.loads and view.loads[name].log_problem_s <= _PROBLEM_S
+        }
         mean = sum(load.busy for load in view.loads.values()) / max(len(view.loads), 1)
         limits = settings.moves
         for name in view.hosts:
@@ -290,10 +299,11 @@ class _Memory:
         if now_s - self._recovered_s < _RECOVERY_WAIT_S:
             return set()
         wait_s, moves = settings.impaired_wait_s, settings.moves
+        kept: set[str] = set()
         if 100 * len(self._impaired_since_s) > moves.mass_percent * self._store_count:
-            # Rather the log than the stores; they may not all have noticed it.
-            wait_s = max(wait_s, moves.mass_wait_s)
-        return {name for name, since_s in self._impaired_since_s.items() if now_s - since_s >= wait_s}
+            # Rather the log than the stores; they may not all have noticed it, or not yet that it is over.
+            wait_s, kept = max(wait_s, moves.mass_wait_s), self._recovering
+        return {name for name, since_s in self._impaired_since_s.items() if now_s - since_s >= wait_s} - kept
 
     def has_newly_impaired(self, settings: LeaderSettings) -> bool:
         """Return whether a store is impaired, and its containers may not be moved yet."""
