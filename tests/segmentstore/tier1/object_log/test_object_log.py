@@ -601,6 +601,26 @@ def test_a_creation_that_takes_long_gets_a_second_copy_but_few_do() -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("outage_s", [10.0, 10.5])
+def test_appends_are_acknowledged_soon_after_a_bucket_has_refused_everything(outage_s: float) -> None:
+    """Pauses between attempts stay short, with the settings that are no parameters of the tests."""
+
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        log = await opened(world.process(ObjectLogSettings()))
+        client = world.clients[0]
+        client.faults = replace(QUICK, rates=((ObjectFault.THROTTLE, 1.0),))
+        appended = asyncio.ensure_future(append(log, b"refused"))
+        await asyncio.sleep(outage_s)
+        assert not appended.done()
+        client.faults = QUICK
+        began_s = loop.time()
+        await appended
+        assert loop.time() - began_s < 1.2
+
+    play(scenario)
+
+
 def test_bytes_in_flight_are_bounded_and_frames_of_many_slots_come_in_order() -> None:
     settings = replace(SETTINGS, batch_bytes_max=1000, in_flight_bytes_max=2500, in_flight_max=4)
 

@@ -56,7 +56,7 @@ class ObjectLogSettings:
     hedge_s: float = 0.4
     hedge_percent_max: int = fixed(5)
     retry_delay_s_first: float = fixed(0.05)
-    retry_delay_s_max: float = fixed(2.0)
+    retry_delay_s_max: float = fixed(1.0)
     open_attempts_max: int = fixed(16)
     read_slots_max: int = fixed(16)
     read_head_bytes: int = fixed(64 * 1024)
