@@ -171,7 +171,7 @@ def test_stores_that_start_together_cause_one_plan() -> None:
     run(scenario)
 
 
-def test_stores_that_join_one_after_the_other_do_not_delay_the_first_plan_for_ever() -> None:
+def test_stores_that_join_one_after_the_other_delay_the_first_plan_by_a_bounded_time() -> None:
     """Twice `join_delay_s` is the bound."""
 
     async def scenario(world: World) -> None:

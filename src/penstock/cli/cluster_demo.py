@@ -10,9 +10,10 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 #: Events that the picture shows below the state.
 _EVENTS_SHOWN = 14
 _DRAW_S = 0.25
+#: Bytes of one read of standard input.
+_INPUT_BYTES = 65536
 
 _Stores = Annotated[int, typer.Option(min=1, max=9, help="Number of segment stores.")]
 _Controllers = Annotated[int, typer.Option(min=1, max=9, help="Number of controllers.")]
@@ -194,12 +197,47 @@ def _on_signals(work: asyncio.Future[None], demo: Demo) -> list[int]:
 
 async def _lines_of_input() -> AsyncIterator[str]:
     """Yield lines of standard input, without empty ones, until its end or ``quit``."""
+    rest = b""
+    while data := await _read_input(sys.stdin.fileno()):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            text = line.decode(errors="replace").strip()
+            if text == "quit":
+                return
+            if text:
+                yield text
+    if (text := rest.decode(errors="replace").strip()) not in ("", "quit"):
+        yield text
+
+
+async def _read_input(descriptor: int) -> bytes:
+    """Return the next bytes of the input; empty at its end.
+
+    In a thread that does not hold up the end of the process: a loop waits for the threads of its executor, also for one
+    that waits for input.
+    """
     loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        if line.strip() == "quit":
+    found: asyncio.Future[bytes] = loop.create_future()
+
+    def done(data: bytes, error: OSError | None) -> None:
+        if found.done():
             return
-        if line.strip():
-            yield line
+        if error is not None:
+            found.set_exception(error)
+        else:
+            found.set_result(data)
+
+    def read() -> None:
+        data, error = b"", None
+        try:
+            data = os.read(descriptor, _INPUT_BYTES)
+        except OSError as refused:
+            error = refused
+        with suppress(RuntimeError):  # The loop has ended meanwhile.
+            loop.call_soon_threadsafe(done, data, error)
+
+    threading.Thread(target=read, name="input", daemon=True).start()
+    return await found
 
 
 def _text_line(event: DemoEvent) -> None:
