@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,7 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from support.standalone_process import StandaloneProcess
+from penstock.model.permissions import Permission
+from penstock.security.access_list import AccessEntry, AccessList
+from penstock.security.accounts import Account, format_accounts
+from penstock.security.passwords import SALT_LENGTH, hash_password
+from support.standalone_process import StandaloneProcess, child_environment
 
 pytestmark = pytest.mark.e2e
 pytest.importorskip("uvicorn", reason="needs the extra web")
@@ -107,3 +113,51 @@ def test_a_secure_server_serves_https_with_its_own_certificate(tmp_path: Path) -
         )
         with urllib.request.urlopen(request, timeout=WAIT_S, context=context) as reply:
             assert json.loads(reply.read()) == {"user": "admin"}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", ["optional", "required"])
+def test_client_certificates_prove_accounts_at_the_web_server_of_a_standalone_server(tmp_path: Path, mode: str) -> None:
+    """The account in the environment of the server opens the sessions, and may do so for one account alone."""
+    pytest.importorskip("cryptography", reason="needs the extra [security]")
+    from support.client_certificates import ClientAuthority
+
+    authority, directory = ClientAuthority(tmp_path / "clients"), tmp_path / "data" / "security"
+    hashed = hash_password("of web", bytes(SALT_LENGTH), 1000)
+    entries = AccessList((AccessEntry("prn::/account:ann", Permission.READ_UPDATE),))
+    passwd = format_accounts([Account("web", hashed, entries)]) + "ann:!:\nroot:!:prn::*,READ_UPDATE\n"
+    for path, text in ((tmp_path / "passwd", passwd), (tmp_path / "password", "of web\n")):
+        path.write_text(text)
+        path.chmod(0o600)
+    command = [
+        sys.executable, "-m", "penstock", "standalone", "--json", "--secure", "--data-dir", str(tmp_path / "data"),
+        "--controller-port", "0", "--segment-store-port", "0", "--accounts", str(tmp_path / "passwd"),
+    ]  # fmt: skip
+    environment = child_environment(
+        PENSTOCK_USER="web", PENSTOCK_PASSWORD_FILE=str(tmp_path / "password"),
+        PENSTOCK_SECURITY__CLIENT_CA=str(authority.path), PENSTOCK_SECURITY__CLIENT_CERTIFICATES=mode,
+    )  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as server:
+        try:
+            assert server.stdout is not None
+            url = f"https://localhost:{json.loads(server.stdout.readline())['web_port']}/v1/whoami"
+
+            def answer(name: str) -> tuple[int, object]:
+                context = ssl.create_default_context(cafile=directory / "ca.crt")
+                if name:
+                    context.load_cert_chain(*authority.issue(name, [name]))
+                try:
+                    with urllib.request.urlopen(url, timeout=WAIT_S, context=context) as reply:
+                        return reply.status, json.loads(reply.read())
+                except urllib.error.HTTPError as error:
+                    return error.code, None
+
+            assert answer("ann") == (200, {"user": "ann"})
+            assert answer("root") == (403, None)
+            if mode == "optional":
+                assert answer("") == (401, None)
+            else:
+                with pytest.raises(OSError, match=r"(?i)certificate|reset|closed"):
+                    answer("")
+        finally:
+            server.kill()

@@ -183,9 +183,15 @@ def _web_listener(server: Standalone) -> WebListener:
         options += ["--certificate", str(paths.certificate), "--private-key", str(paths.private_key)]
         if settings.security.requires_certificates:
             options.append("--present-certificate")
-        if paths.authority.exists():
-            from penstock.runtime.client_security import CA_VARIABLE
+        from penstock.runtime.client_security import CA_VARIABLE, USER_VARIABLE
 
+        has_certificates = settings.security.requires_certificates or settings.security.has_certificate_port
+        if has_certificates and os.environ.get(USER_VARIABLE):
+            # The web process has this account, and opens sessions with it for the accounts of the certificates.
+            options += ["--client-ca", settings.security.client_ca]
+            if settings.security.requires_certificates:
+                options.append("--require-certificates")
+        if paths.authority.exists():
             environment[CA_VARIABLE] = str(paths.authority)
     else:
         # The server itself was allowed to listen here.

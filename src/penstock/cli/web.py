@@ -102,7 +102,8 @@ def serve_web(
 
         if certificate is None and not insecure:
             _check_local(host)
-        certified = _certified(uri, certificate, client_ca, requires_certificates=requires_certificates)
+        own = (certificate or "", private_key or "") if presents_certificate else ("", "")
+        certified = _certified(uri, certificate, client_ca, own, requires_certificates=requires_certificates)
         tls = None if certificate is None else _tls(certificate, private_key, client_ca, requires_certificates)
         if descriptor is None:
             with connected(uri) as session:
@@ -110,7 +111,6 @@ def serve_web(
         else:
             _end_with_standard_input()
         hosts = (*allow_host, *(() if host in ("0.0.0.0", "::") else (host,)))
-        own = (certificate or "", private_key or "") if presents_certificate else ("", "")
         app = WebApp(connection_to(uri, own=own), WebSettings(hosts=hosts), controller=uri, certified=certified)
         listening = _listen(host, port) if descriptor is None else socket.socket(fileno=descriptor)
         scheme = "http" if certificate is None else "https"
@@ -147,10 +147,16 @@ def _config(app: WebApp, certificate: str | None, private_key: str | None) -> uv
 
 
 def _certified(
-    uri: str, certificate: str | None, client_ca: str | None, *, requires_certificates: bool
+    uri: str,
+    certificate: str | None,
+    client_ca: str | None,
+    own: tuple[str, str],
+    *,
+    requires_certificates: bool,
 ) -> CertifiedSessions | None:
     """Return the sessions for accounts of client certificates; None: none are accepted.
 
+    `own`: files of a certificate and its key, which are presented to the controller; empty: none.
     Raises `InvalidArgumentError` for options that do not fit, or without an account.
     """
     from penstock.model.errors import InvalidArgumentError
@@ -161,6 +167,8 @@ def _certified(
         return None
     if certificate is None:
         raise InvalidArgumentError("--client-ca needs --certificate: client certificates are part of TLS")
+    from dataclasses import replace
+
     from penstock import aio
     from penstock.runtime.client_security import client_security
     from penstock.web.certificates import CertifiedSessions
@@ -172,6 +180,8 @@ def _certified(
             "the certificates: set PENSTOCK_USER and PENSTOCK_PASSWORD_FILE, or PENSTOCK_CERTIFICATE and "
             "PENSTOCK_PRIVATE_KEY"
         )
+    if own[0]:
+        security = replace(security, certificate=own[0], private_key=own[1])
     return CertifiedSessions(lambda: aio.Client(uri, security=security))
 
 
