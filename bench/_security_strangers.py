@@ -4,9 +4,10 @@ A client with a token appends one block at a time, about 250 a second, alone and
 `silent` and `partial`: COUNT connections are opened, then the oldest are closed and opened again, `churn_per_s` of
 them. `garbage` is as many connections a second. `handshakes` are 100 complete ones a second, ten at once.
 
-The strangers are a process with the lowest priority (nice 19): on a machine with few cores their own computation would
-be measured as well. CPU per stranger is that of the server beyond what it uses alone, divided by the strangers.
-The longest turn is in CPU time of the loop, which a busy machine changes little.
+The strangers are a process that runs only on idle cores (SCHED_IDLE): on a machine with few cores their own
+computation would be measured as well. How many really came is in the report. CPU per stranger is that of the server
+beyond what it uses alone, divided by the strangers. The longest turn is in CPU time of the loop, which a busy machine
+changes little.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from _common import percentiles_ms
 from _security_child import WRITER, Child, child, greeted
 from _security_child import frame as received_frame
-from _strangers import CHURN_PER_S, HANDSHAKES_PER_S, NICE
+from _strangers import CHURN_PER_S, HANDSHAKES_PER_S, POLICY
 from _wire import say
 from penstock.wire.codec import encode
 from penstock.wire.commands import AppendBlockEnd
@@ -88,7 +89,7 @@ def measure_strangers(directory: Path, arguments: argparse.Namespace) -> dict[st
     count = 50 if arguments.quick else arguments.strangers
     seconds = 0.3 if arguments.quick else arguments.seconds
     found: dict[str, object] = {
-        "churn_per_s": CHURN_PER_S, "handshakes_per_s": HANDSHAKES_PER_S, "nice_of_strangers": NICE,
+        "churn_per_s": CHURN_PER_S, "handshakes_per_s": HANDSHAKES_PER_S, "scheduling_of_strangers": POLICY,
     }  # fmt: skip
     with child(directory, "store", has_tls=True, has_tokens=True) as server:
         connection = greeted(server)
@@ -97,7 +98,19 @@ def measure_strangers(directory: Path, arguments: argparse.Namespace) -> dict[st
         for kind in arguments.kinds.split(","):
             found[kind] = _of_kind(kind, count, server, connection, numbers, seconds, arguments.turns)
             say(f"strangers: {kind} {found[kind]}")
+    # In another process: it remembers each turn.
+    with child(directory, "store", has_tls=True, has_tokens=True) as server:
+        found["longest_turn_ms"] = {
+            kind: _longest_turn_ms(kind, count, server, seconds) for kind in arguments.kinds.split(",")
+        }
     return found
+
+
+def _longest_turn_ms(kind: str, count: int, server: Child, seconds: float) -> float:
+    with strangers(kind, server.port, count):
+        server.ask("watch")
+        time.sleep(seconds)
+        return server.ask("report")["longest_turn_ms"]
 
 
 def _of_kind(
@@ -119,10 +132,6 @@ def _of_kind(
             came += after["count"] - counts["count"]
             own_s += after["cpu_s"] - counts["cpu_s"]
             rss_mb["during"] = max(rss_mb["during"], server.ask("report")["rss_mb"])
-    with strangers(kind, server.port, count):
-        server.ask("watch")
-        time.sleep(seconds)
-        longest_ms = server.ask("report")["longest_turn_ms"]
     time.sleep(_SETTLED_S)
     rss_mb["after"] = server.ask("report")["rss_mb"]
     quiet, busy = percentiles_ms(alone), percentiles_ms(beside)
@@ -134,5 +143,4 @@ def _of_kind(
         "p50_ratio": round(busy["p50_ms"] / quiet["p50_ms"], 2), "samples": len(beside),
         "strangers_per_s": round(came / (turns * seconds)), "server_cpu_us_per_stranger": per_stranger_us,
         "cpu_share_of_strangers": round(own_s / (turns * seconds), 3), "rss_mb": rss_mb,
-        "longest_turn_ms": longest_ms,
     }  # fmt: skip

@@ -12,7 +12,7 @@ from penstock_simulation.mutations.members import CLUSTER, LOADED
 from penstock_simulation.mutations.object_logs import TAKEN_OBJECT_LOGS
 from penstock_simulation.mutations.offline_containers import OFFLINE_CONTAINER
 from penstock_simulation.mutations.peers import CLOCKS, CONTROLLERS, TRANSACTIONS
-from penstock_simulation.mutations.security import SECURED
+from penstock_simulation.mutations.security import SECURED, SECURED_CLUSTER
 from penstock_simulation.mutations.sinks import SINKS
 from penstock_simulation.mutations.stalls import STALLS
 from penstock_simulation.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
@@ -52,6 +52,7 @@ _ALL = (
     EVERYTHING, OBJECT_LOG, USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, CLOCKS, OBJECTS, HDFS, SUBSCRIBERS,
     TAKEN_OBJECT_LOGS, GARBAGE, SINKS, RESCUES, OBJECT_RESCUES, LONG_OUTAGES, HALF_OPEN, WRONG_LOGS, LOST_LOCKS,
     OFFLINE_CONTAINER, STALLS, DAYS, CLUSTER, LOADED, VERSIONS, SECURED,
+    SECURED_CLUSTER,
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (*_ALL, LIMITED_SUBSCRIBERS)}

@@ -18,9 +18,11 @@ from penstock.model.permissions import ROOT, Permission
 from penstock.security import sessions, tokens
 from penstock.security.accounts import Account, Accounts
 from penstock.security.authenticator import Authenticator
+from penstock.security.server_security import ServerSecurity
 from penstock.security.sessions import Session
 from penstock.security.tokens import Claim, TokenGrant, TokenKeys, TokenVerifier
 from penstock.segmentstore.writer_tokens import WriterTokens
+from penstock_simulation.mutations.members import CLUSTER
 from penstock_simulation.mutations.mutation import Mutation, patched
 from penstock_simulation.workloads.plans import PlanSettings
 from penstock_simulation.workloads.profile import Profile
@@ -36,8 +38,14 @@ SECURED = Profile(
 )  # fmt: skip
 """Accounts change, keys are rotated and tokens expire, while servers die and links fail."""
 
-#: One store and no other load, shorter than tokens live.
-_GUEST = replace(
+SECURED_CLUSTER = replace(
+    CLUSTER, name="secured cluster", is_secured=True, member_fault_gap_s=8.0, log_fault_rates=(0.0,), share=1.0,
+    workloads=("events", "readers", "key rotation", "intruder"), store_count_max=3, controller_count_max=2,
+    plan=replace(CLUSTER.plan, duration_s=40.0), writing_s=46.0, scale_rate=0.0,
+)  # fmt: skip
+"""The same on several machines: each has files of its own, which an administrator copies to one after another."""
+
+GUEST = replace(
     SECURED,
     name="guest",
     plan=replace(SECURED.plan, duration_s=10.0),
@@ -47,6 +55,7 @@ _GUEST = replace(
     controller_count_max=1,
     scale_rate=0.0,
 )
+"""One store and no other load, shorter than tokens live."""
 
 
 def _read_before_the_check() -> AbstractContextManager[None]:
@@ -135,30 +144,44 @@ def _let_writers_outlive_their_tokens() -> AbstractContextManager[None]:
     return patched(WriterTokens, "note", lambda self, writer_id, left_s: None)
 
 
+def _keep_the_first_keys_of_one_store() -> AbstractContextManager[None]:
+    original = ServerSecurity._load_keys
+
+    def load(self: ServerSecurity) -> None:
+        if self.keys is None or "store-1" not in self.paths.token_keys.parts:
+            original(self)
+
+    return patched(ServerSecurity, "_load_keys", load)
+
+
 SECURITY_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "read before the permission is checked", "refusals do not depend on what exists",
-        _GUEST, _read_before_the_check,
+        GUEST, _read_before_the_check,
     ),
     Mutation(
         "give readers of the root a token of servers", "no token permits more than its account",
-        _GUEST, _give_readers_of_the_root_a_token_of_servers,
+        GUEST, _give_readers_of_the_root_a_token_of_servers,
     ),
     Mutation(
         "cover names that begin alike", "a token for one stream permits nothing on another",
-        _GUEST, _cover_names_that_begin_alike,
+        GUEST, _cover_names_that_begin_alike,
     ),
     Mutation(
         "accept sessions for any audience", "a token for stores is no session",
-        _GUEST, _accept_sessions_for_any_audience,
+        GUEST, _accept_sessions_for_any_audience,
     ),
     Mutation(
         "keep verified passwords over a change", "removed accounts and earlier passwords are refused",
-        _GUEST, _keep_verified_passwords,
+        GUEST, _keep_verified_passwords,
     ),
     Mutation(
         "verify with the first key", "a rotation of keys invalidates no token",
         SECURED, _verify_with_the_first_key,
+    ),
+    Mutation(
+        "keep the first keys of one store", "each machine reads the keys that are copied to it",
+        SECURED_CLUSTER, _keep_the_first_keys_of_one_store,
     ),
     Mutation(
         "check the expiry once", "an expired token is refused",

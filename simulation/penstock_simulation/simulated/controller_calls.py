@@ -214,9 +214,11 @@ class SimulatedFront:
         *,
         controllers: Callable[[], list[tuple[str, int]]],
         locator: ContainerLocator,
+        guard: CallGuard | None = None,
         **options: object,
     ) -> None:
         self._front = Front(service, controllers, locator)
+        self._guard = guard
         self._port = port
         self._server: asyncio.AbstractServer | None = None
         self.slots: CallSlots = CallSlots(service.settings, service.container_count)
@@ -224,7 +226,7 @@ class SimulatedFront:
 
     async def start(self) -> None:
         """See `ControllerFront.start`."""
-        self._server = await _serve(self._front, self._port, self.slots)
+        self._server = await _serve(self._front, self._port, self.slots, self._guard)
 
     async def stop(self) -> None:
         """See `ControllerFront.stop`. The end of the process closes its connections."""

@@ -49,6 +49,7 @@ from penstock_simulation.simulated.cluster import (
 )
 from penstock_simulation.simulated.errors import HostDownError
 from penstock_simulation.simulated.host import Death, Host
+from penstock_simulation.simulated.host_files import HostFiles
 from penstock_simulation.simulated.member_machine import SimulatedChild, SimulatedMachine
 from penstock_simulation.simulated.objects import ObjectFaults, SimulatedBucket, SimulatedObjects
 from penstock_simulation.simulated.operation_costs import OperationCosts
@@ -64,6 +65,8 @@ LOG_URL = "s3://log/log"
 DATA_URL = "s3://data/data"
 #: Where servers of ZooKeeper are, for settings; the simulated one has no address.
 _ZOOKEEPER = "zookeeper:2181/penstock"
+#: It makes the cluster, and needs no account.
+_ADMINISTRATOR = "administrator"
 _POLL_S = 0.05
 _MAKE_POLLS_MAX = 2000
 #: Longest time after the end of all faults until every container is served where it stays.
@@ -120,6 +123,17 @@ class MemberCluster(SimulatedCluster):
         super().__init__(simulation, settings)
         self.locator = MemberLocator(self, settings.segment_store.container_count)  # type: ignore[assignment]  # a view
         self.member_names = ListedMembers(self)
+        #: The security files of each machine; None: everybody may do everything.
+        self.host_files: HostFiles | None = None
+        if self.security_files is not None and settings.security is not None:
+            loop = simulation.loop
+            self.host_files = HostFiles(
+                self.security_files,
+                settings.security,
+                [host.name for host in (*self.stores, *self.controllers)],
+                simulation.rng("copies of security files"),
+                lambda delay_s, event: loop.at(loop.now_s + delay_s, event),
+            )
 
     @property
     def member_settings(self) -> MemberClusterSettings:
@@ -133,7 +147,7 @@ class MemberCluster(SimulatedCluster):
         self._is_made = False
         self._children: dict[str, SimulatedChild] = {}
         self._processes: dict[str, tuple[int, ClusterStore | ClusterController]] = {}
-        self.administrator = simulation.host("administrator", self._administrate)
+        self.administrator = simulation.host(_ADMINISTRATOR, self._administrate)
         stores = [simulation.host(name, self._run_child) for name in names]
         self.parents = [self._add_server(f"parent-{name.removeprefix('store-')}", self._run_parent) for name in names]
         return stores
@@ -147,6 +161,17 @@ class MemberCluster(SimulatedCluster):
         """See `SimulatedCluster.servers`."""
         return [*self.stores, *self.parents, *self.controllers]
 
+    def _security(self, host: Host) -> None:
+        """See `SimulatedCluster._security`: processes of a cluster read the files of their machine by themselves."""
+
+    def have_read(self, version: int) -> bool:
+        """See `SimulatedCluster.have_read`. Each machine has got the files, too."""
+        if self.host_files is None or not self.host_files.have(version):
+            return False
+        running = [self.process(host) for host in (*self.stores, *self.controllers)]
+        found = [process.security for process in running if process is not None and process.security is not None]
+        return all(security.is_current for security in found)
+
     # -- programs -----------------------------------------------------------------------------------------------
 
     def _process_settings(self, name: str) -> StandaloneSettings:
@@ -154,7 +179,7 @@ class MemberCluster(SimulatedCluster):
         members, store = self.member_settings, self.settings.segment_store
         assert self.settings.bucket_log is not None
         cache = replace(store.cache, bytes_max=max(store.cache.bytes_max, CACHE_BYTES_MIN))
-        return StandaloneSettings(
+        settings = StandaloneSettings(
             host="0.0.0.0",
             controller_port=CONTROLLER_PORT,
             segment_store_port=SEGMENT_STORE_PORT,
@@ -165,6 +190,10 @@ class MemberCluster(SimulatedCluster):
             store_processes=members.processes,
             cluster=replace(members.cluster, zookeeper=_ZOOKEEPER, name=name),
         )
+        if self.host_files is None or name == _ADMINISTRATOR:
+            return settings
+        security, data_dir = self.host_files.settings_of(name)
+        return replace(settings, security=security, data_dir=data_dir)
 
     def _runtime(self, host: Host) -> Runtime:
         runtime = host.runtime
@@ -203,7 +232,7 @@ class MemberCluster(SimulatedCluster):
         while not self._is_made:
             try:
                 await init_cluster(
-                    self._process_settings("administrator"),
+                    self._process_settings(_ADMINISTRATOR),
                     containers=self.settings.segment_store.container_count,
                     log=LOG_URL,
                     tier2=DATA_URL,

@@ -3,13 +3,14 @@
 `SecurityFiles` are the files that an administrator changes, the same on all hosts. `ProcessSecurity` belongs to one
 process: it reads the files at its start and then at intervals, as `penstock.security.server_security` does, so the
 processes have different states for a while. Everything made from the files is production code. There is no TLS.
+The machines of a cluster of several have files of their own, see `host_files`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.controller.grpc.guard import CallGuard
@@ -48,11 +49,13 @@ class SecurityFiles:
         version: counts the changes.
         accounts: the text of the accounts file.
         keys: of tokens; the first one signs.
+        changed: called after each change.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._accounts: dict[str, Account] = {}
+        self.changed: Callable[[], None] | None = None
         self.version: int = 0
         self.accounts: str = ""
         self.keys: tuple[bytes, ...] = (self.new_key(),)
@@ -76,11 +79,16 @@ class SecurityFiles:
     def set_keys(self, keys: Sequence[bytes]) -> None:
         """Replace the keys."""
         self.keys = tuple(keys)
-        self.version += 1
+        self._count_change()
 
     def _write(self) -> None:
         self.accounts = format_accounts(list(self._accounts.values()))
+        self._count_change()
+
+    def _count_change(self) -> None:
         self.version += 1
+        if self.changed is not None:
+            self.changed()
 
 
 class ProcessSecurity:

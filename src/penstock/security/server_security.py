@@ -138,6 +138,11 @@ class ServerSecurity:
             await asyncio.sleep(self.settings.reload_interval_s)
             self.reload_changed()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the files are those that were read last."""
+        return all(self._stamps.get(path) == _stamp_of(path) for files, _ in self._loads() for path in files)
+
     def reload_changed(self) -> None:
         """Read the files that have changed. The files are small and local, so that takes no thread."""
         problems = []

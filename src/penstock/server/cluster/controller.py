@@ -68,6 +68,7 @@ class ClusterController:
         endpoints: given to clients, by listener.
         leader: its part that may lead.
         service: its part that serves clients; None until the tables are reached.
+        security: None before it is read, and without TLS and authentication.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class ClusterController:
         self._is_serving = False
         self._segments: Segments | None = None
         self._listeners: list[tuple[Listener, int]] = []
-        self._security: ServerSecurity | None = None
+        self.security: ServerSecurity | None = None
         self._audit: AuditLog | None = None
         self._mark: SecurityMark | None = None
         self._stops = AsyncExitStack()
@@ -107,7 +108,7 @@ class ClusterController:
     async def _start(self) -> None:
         self._stops.push_async_callback(self.runtime.work.close)
         security = open_cluster_security(self.settings, self.runtime, self._stops, has_controller=True)
-        self._security = security
+        self.security = security
         operations = await start_operations(
             self.settings, self.runtime, self._stops, self._health, tls=None if security is None else security.tls
         )
@@ -140,8 +141,8 @@ class ClusterController:
         if not self._is_serving:
             return Health(Status.STARTING)
         children = {}
-        if self._security is not None:
-            children["security"] = Health(problem=self._security.problem)
+        if self.security is not None:
+            children["security"] = Health(problem=self.security.problem)
         return with_audit(Health(children=children), self._audit)
 
     async def _join(self, service: CoordinationService) -> ClusterIdentity:
@@ -151,7 +152,7 @@ class ClusterController:
         try:
             identity = await read_identity(session, service.place)
             self.settings = settings = cluster_settings(settings, identity, service.place)
-            self._mark = security_mark(self._security, identity.cluster_id)
+            self._mark = security_mark(self.security, identity.cluster_id)
             for listener in settings.cluster.listeners_on(settings.host, settings.controller_port, settings.advertise):
                 port = listener.port or self._machine.unused_port(listener.host)
                 self._listeners.append((listener, port))
@@ -176,7 +177,7 @@ class ClusterController:
             retry_time_max_s=watch.retry_time_max_s,
         )
         locator = directory.locator(self.settings.cluster.internal_listener)
-        security = self._security
+        security = self.security
         has_tokens = security is not None and security.signer is not None
         pool = ConnectionPool(
             locator.resolve,
@@ -249,10 +250,10 @@ class ClusterController:
                 controllers=partial(directory.controllers, name),
                 locator=directory.locator(name),
                 cluster=control,
-                guard=call_guard(self._security),
+                guard=call_guard(self.security),
                 audit=self._audit,
-                credentials=None if self._security is None else self._security.grpc_credentials(),
-                certificate_port=None if self._security is None else self._security.certificate_port(port),
+                credentials=None if self.security is None else self.security.grpc_credentials(),
+                certificate_port=None if self.security is None else self.security.certificate_port(port),
             )
             await front.start()
             self._stops.push_async_callback(front.stop)

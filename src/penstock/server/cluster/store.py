@@ -72,6 +72,7 @@ class ClusterStore:
     Attributes:
         order: what the parent has written.
         segment_store, server, member: its parts, for observers; None before the start has reached them.
+        security: the same; also None without TLS and authentication.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class ClusterStore:
         self._audit: AuditLog | None = None
         self.server: SegmentStoreServer | None = None
         self.member: ClusterMember | None = None
+        self.security: ServerSecurity | None = None
         self._stops = AsyncExitStack()
 
     async def start(self) -> None:
@@ -107,7 +109,7 @@ class ClusterStore:
     async def _start(self) -> None:
         settings, runtime, order = self.settings, self._runtime, self.order
         self._stops.push_async_callback(runtime.work.close)
-        security = open_cluster_security(settings, runtime, self._stops, has_controller=False)
+        security = self.security = open_cluster_security(settings, runtime, self._stops, has_controller=False)
         operations = await start_operations(
             settings, runtime, self._stops, self._health,
             port_offset=order.port_offset, tls=None if security is None else security.tls,
