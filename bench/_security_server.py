@@ -43,7 +43,8 @@ def token() -> str:
 class Bare(asyncio.BufferedProtocol):
     """Takes bytes and drops them; after a first ``s`` it sends a chunk for each byte."""
 
-    _chunk = bytes(CHUNK_BYTES)
+    #: Memory of its own: zeros would be one page, however many bytes they are.
+    _chunk = b"x" * CHUNK_BYTES
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(512 * 1024))
