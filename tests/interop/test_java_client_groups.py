@@ -126,8 +126,13 @@ def test_a_group_reads_on_from_the_head_of_a_truncated_stream(java: JavaProcess,
     kill_and_restart(server)
     for group, readers in (("later", READERS), ("lagging", ["slow"])):
         # This client gives a segment that has ended back at the next checkpoint after it has noticed.
-        for name in ("first", "second"):
-            java.run(calls.checkpoint, group, readers, name)
+        java.run(calls.checkpoint, group, readers, "first")
+        try:
+            java.run(calls.checkpoint, group, readers, "second")
+        except JavaCallError as error:
+            # At the first one the readers had noticed the ends already: the group has no segments any more.
+            if "Stream names" not in str(error):
+                raise
         ((_, event),) = java.run(calls.read_events, group, readers, 1)
         assert event == "end"
 

@@ -14,6 +14,8 @@ READ_TIMEOUT_MS = 200
 QUIET_S = 40.0
 #: How long checkpoints and stream cuts may take; readers must continue meanwhile.
 CUT_TIMEOUT_S = 30.0
+#: A reader notices a reset of its group within this time.
+RESET_TIMEOUT_S = 10.0
 
 
 def _manager(java: JavaSession) -> JavaObject:
@@ -232,12 +234,18 @@ def reset_to_streams(java: JavaSession, group: str, streams: Mapping[str, tuple[
 
 
 def must_begin_again(java: JavaSession, group: str, reader: str) -> bool:
-    """Return whether a reader gets the error that its group was reset; it is closed then."""
-    try:
-        _reader(java, group, reader).readNextEvent(READ_TIMEOUT_MS)
-    except java.java("stream.ReinitializationRequiredException"):
-        java.close(f"reader {group} {reader}")
-        return True
+    """Return whether a reader gets the error that its group was reset; it is closed then.
+
+    This client reads the state of the group at most once per refresh interval (`groupRefreshTimeMillis`), so its first
+    read after a reset may return an event as before.
+    """
+    deadline = monotonic() + RESET_TIMEOUT_S
+    while monotonic() < deadline:
+        try:
+            _reader(java, group, reader).readNextEvent(READ_TIMEOUT_MS)
+        except java.java("stream.ReinitializationRequiredException"):
+            java.close(f"reader {group} {reader}")
+            return True
     return False
 
 
