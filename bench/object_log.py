@@ -61,6 +61,8 @@ INTERVAL_S = ObjectLogSettings().batch_interval_s
 LEASE_S = ContainerSettings().ownership_lease_s
 CONTAINERS = 4
 BATCH_BYTES = ObjectLogSettings().batch_bytes_max
+#: Memory for objects that the S3 server prepares, so that it needs none of the kernel while something is measured.
+POOL_BYTES = 3 << 30
 _IDLE_POLL_S, _IDLE_POLLS_MAX, _IDLE_SHARE_MAX = 0.5, 40, 0.1
 RECOVERED = "bench/recovery/0.#epoch.0"
 PARTS = ("load", "latency", "idle", "recovery", "takeover")
@@ -387,7 +389,7 @@ def takeover(place: Place, directory: Path) -> dict[str, float]:
 def reached(directory: Path, delay_s: float, *, is_versitygw: bool) -> Iterator[Place]:
     """Run an S3 server on `directory`, each of whose requests takes `delay_s` longer, with both buckets."""
     if not is_versitygw:
-        distant = DistantS3(directory, delay_s=delay_s).start()
+        distant = DistantS3(directory, delay_s=delay_s, pool_bytes=POOL_BYTES).start()
         try:
             for name in (LOG_BUCKET, DATA_BUCKET):
                 distant.make_bucket(name)

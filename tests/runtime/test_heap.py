@@ -16,14 +16,14 @@ MIB = 1024 * 1024
 class Process:
     """A process with so much in use, so much free that takes memory, and so much outside of the heap, in MiB."""
 
-    def __init__(self, *, used: int = 100, free: int = 0, outside: int = 60) -> None:
+    def __init__(self, *, used: int = 100, free: int = 0, outside: int = 60, polls_min: int = 1) -> None:
         self.used = used
         self.free = free
         self.outside = outside
         #: Free, without memory after it.
         self.given_back = 0
         self.times = 0
-        self.trim = HeapTrim(self.read, self.give_back, slack_bytes=50 * MIB)
+        self.trim = HeapTrim(self.read, self.give_back, slack_bytes=50 * MIB, polls_min=polls_min)
 
     def read(self) -> HeapUse:
         resident = self.used + self.free + self.outside
@@ -55,6 +55,18 @@ def test_returned_memory_is_not_returned_again() -> None:
     process.free, process.given_back = 51, 149
     assert process.trim.check() == 51 * MIB
     assert process.times == 2
+
+
+def test_memory_that_is_needed_again_soon_is_not_returned() -> None:
+    """The next poll finds it in use, as with buffers of objects. It is returned once it stays free."""
+    process = Process(polls_min=3)
+    process.trim.check()
+    for _ in range(20):
+        for process.used, process.free in ((40, 60), (30, 70), (95, 5)):
+            assert process.trim.check() == 0
+    process.used, process.free = 40, 60
+    assert [process.trim.check() for _ in range(4)] == [0, 0, 60 * MIB, 0]
+    assert process.times == 1
 
 
 def test_memory_outside_of_the_heap_is_tried_once_for_each_slack_that_it_grows_by() -> None:

@@ -5,6 +5,10 @@ a cache leave holes that new entries do not fit into. A cache of 384 MiB, with a
 of 1 MiB, had 260 MB of holes. A fixed `M_MMAP_THRESHOLD` avoids holes, but the kernel clears the pages of each block:
 a tenth of the CPU of one segment at full speed. Trimming the heap from time to time costs only where there are many
 holes.
+
+Memory that is free now may be needed again in a moment: a log in a bucket and long-term storage in a bucket allocate
+copies of 8 and 16 MB for each object. The kernel clears each page that comes back, 0.75 ms for a MB. So the heap is
+trimmed only if more than the slack was free at each poll for some time.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ _ARENA_COUNT_MAX = 2
 SLACK_BYTES = 48 * 1024 * 1024
 #: Time between two polls, each of which takes 0.2 ms. A server at full speed frees 100 MB a second.
 INTERVAL_S = 0.25
+#: Consecutive polls with more than the slack before a trim: 2 s.
+POLLS_MIN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +57,41 @@ class HeapTrim:
     glibc does not report how much of the free memory is resident. Resident memory minus allocated memory is that plus
     memory outside of the heap; the minimum of this difference since the last trim is taken as the memory outside. Where
     the latter has grown, one trim frees nothing; the next one comes only after it has grown by as much again.
+    `polls_min`: see `POLLS_MIN`.
     """
 
     def __init__(
-        self, read: Callable[[], HeapUse], give_back: Callable[[], object], *, slack_bytes: int = SLACK_BYTES
+        self,
+        read: Callable[[], HeapUse],
+        give_back: Callable[[], object],
+        *,
+        slack_bytes: int = SLACK_BYTES,
+        polls_min: int = POLLS_MIN,
     ) -> None:
         self._read = read
         self._give_back = give_back
         self._slack_bytes = slack_bytes
+        self._polls_min = polls_min
+        #: Polls in sequence with more than the slack.
+        self._poll_count = 0
         self._outside_bytes: int | None = None
 
     def check(self) -> int:
-        """Trim the heap if more than the slack is free; return by how much resident memory shrank, in bytes."""
+        """Trim the heap if more than the slack has been free for some time.
+
+        Returns by how much resident memory shrank, in bytes.
+        """
         use = self._read()
         beyond = use.resident_bytes - use.used_bytes
         if self._outside_bytes is None or beyond < self._outside_bytes:
             self._outside_bytes = beyond
         if min(beyond - self._outside_bytes, use.free_bytes) <= self._slack_bytes:
+            self._poll_count = 0
             return 0
+        self._poll_count += 1
+        if self._poll_count < self._polls_min:
+            return 0
+        self._poll_count = 0
         self._give_back()
         after = self._read()
         self._outside_bytes = after.resident_bytes - after.used_bytes
