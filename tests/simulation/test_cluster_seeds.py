@@ -57,7 +57,7 @@ def test_a_cluster_of_several_machines_keeps_every_promise(seed: int) -> None:
 
 
 def test_a_leader_moves_containers_for_load_within_its_limits() -> None:
-    outcome = run(13, LOADED.of_length(25.0))
+    outcome = run(14, LOADED.of_length(25.0))
     assert outcome.violations == ()
     assert outcome.fault_counts["members: moves for load"]
 

@@ -8,7 +8,7 @@ from penstock_simulation.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSC
 from penstock_simulation.runner import run
 
 
-@pytest.mark.parametrize("seed", [3, 4, 7])
+@pytest.mark.parametrize("seed", [3, 4, 8])
 def test_no_event_is_truncated_before_all_subscribers_acknowledged_it(seed: int) -> None:
     """By itself and by hand, changed in between; and what all have acknowledged does go."""
     outcome = run(seed, SUBSCRIBERS)
