@@ -3,11 +3,11 @@
 versitygw needs about 6 ms of CPU for each MB that it stores (two checksums, a temporary file), more than Penstock
 itself, and a proxy that adds a delay needs another 2 ms. Beside client and server on two cores this limits the
 throughput of what is measured. This server keeps bodies in memory as they arrive, without a checksum, and those above
-`_MEMORY_BYTES_MAX` in files. It adds the delay itself: an answer is sent `delay_s` after its request has arrived whole,
-however many others wait. Credentials are not checked.
+4 GiB in files. It adds the delay itself: an answer is sent `delay_s` after its request has arrived whole, however many
+others wait. Credentials are not checked.
 
-The kernel needs 0.5 to 2.3 ms for each MB of memory that a body is the first to use. With `pool_bytes` so much is
-touched before the server starts, in huge pages where the system has them, and used for bodies again and again.
+The kernel needs 0.5 to 2.3 ms for each MB of memory that a body is the first to use. With `pool_bytes` so much more is
+touched before the server starts, in huge pages where the system has them, and used for bodies.
 
 It creates only what does not exist (If-None-Match), replaces on condition (If-Match), and keeps the user-defined
 metadata. What it stores is lost when it ends. With a quota it answers as a full bucket does: `set_quota`.
@@ -140,6 +140,7 @@ class _Buckets:
 
     def __init__(self, directory: Path, pool_bytes: int) -> None:
         self.pool = _Pool(pool_bytes)
+        self._memory_bytes_max = _MEMORY_BYTES_MAX + pool_bytes
         self._directory = directory
         self._objects: dict[tuple[str, str], _Object] = {}
         self._count = itertools.count(1)
@@ -198,7 +199,7 @@ class _Buckets:
         number = next(self._count)
         self._drop(bucket, key)
         stored: bytearray | memoryview | Path = body
-        if self._memory_byte_count + len(body) > _MEMORY_BYTES_MAX:
+        if self._memory_byte_count + len(body) > self._memory_bytes_max:
             stored = self._directory / bucket / str(number)
             stored.write_bytes(body)
         else:
