@@ -5,7 +5,7 @@ Source: controller-api 13. Maxima of retention are read, and never shown, as Pra
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -16,6 +16,11 @@ from penstock.web.errors import BadRequestError
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
+
+#: Numbers that fit into the messages of the controller, and a name that is not empty.
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 ScalingType = Literal["FIXED_NUM_SEGMENTS", "BY_RATE_IN_KBYTES_PER_SEC", "BY_RATE_IN_EVENTS_PER_SEC"]
 _SCALING_TYPES: dict[ScalingType, ScalingKind] = {
@@ -29,26 +34,26 @@ class ScalingPolicy(msgspec.Struct, omit_defaults=True):
     """When segments split and merge."""
 
     type: ScalingType
-    targetRate: int | None = None
-    scaleFactor: int | None = None
-    minSegments: int | None = None
+    targetRate: Int32 | None = None
+    scaleFactor: Int32 | None = None
+    minSegments: Int32 | None = None
 
 
 class TimeBasedRetention(msgspec.Struct):
     """A duration."""
 
-    days: int = 0
-    hours: int = 0
-    minutes: int = 0
+    days: Int32 = 0
+    hours: Int32 = 0
+    minutes: Int32 = 0
 
 
 class RetentionPolicy(msgspec.Struct, omit_defaults=True):
     """What is truncated. Sizes are in MiB."""
 
     type: Literal["LIMITED_DAYS", "LIMITED_SIZE_MB"]
-    value: int | None = None
+    value: Int32 | None = None
     timeBasedRetention: TimeBasedRetention | None = None
-    maxValue: int | None = None
+    maxValue: Int32 | None = None
     maxTimeBasedRetention: TimeBasedRetention | None = None
 
 
@@ -67,12 +72,12 @@ class StreamProperty(msgspec.Struct, omit_defaults=True):
 class CreateStreamRequest(msgspec.Struct):
     """A stream to create."""
 
-    streamName: str
+    streamName: Name
     scalingPolicy: ScalingPolicy
     retentionPolicy: RetentionPolicy | None = None
     streamTags: list[str] = []
-    timestampAggregationTimeout: int = 0
-    rolloverSizeBytes: int = 0
+    timestampAggregationTimeout: Int64 = 0
+    rolloverSizeBytes: Int64 = 0
 
 
 class UpdateStreamRequest(msgspec.Struct):
@@ -81,8 +86,8 @@ class UpdateStreamRequest(msgspec.Struct):
     scalingPolicy: ScalingPolicy
     retentionPolicy: RetentionPolicy | None = None
     streamTags: list[str] = []
-    timestampAggregationTimeout: int = 0
-    rolloverSizeBytes: int = 0
+    timestampAggregationTimeout: Int64 = 0
+    rolloverSizeBytes: Int64 = 0
 
 
 def scaling_of(policy: ScalingPolicy) -> Scaling:

@@ -9,13 +9,13 @@ from typing import Literal
 
 import msgspec
 
-from penstock.web.models import RetentionPolicy, StreamProperty
+from penstock.web.models import Name, RetentionPolicy, StreamProperty
 
 
 class ScopeName(msgspec.Struct):
     """A scope."""
 
-    scopeName: str
+    scopeName: Name
 
 
 class ScopeList(msgspec.Struct):

@@ -16,6 +16,7 @@ from penstock.model.names import SegmentId, segment_epoch, segment_number, split
 from penstock.runtime.pacing import GrowingDelay
 from penstock.web import replies
 from penstock.web.errors import BadRequestError, NoSuchEpochError
+from penstock.web.models import Int64
 from penstock.web.routes import Query, Reply, Request, Route
 
 _EPOCHS_MAX = 1000
@@ -27,7 +28,7 @@ _POLL_S, _POLL_S_MAX = 0.01, 0.5
 class Scale(msgspec.Struct, forbid_unknown_fields=True):
     """Segments to seal, and the key ranges of those that follow them."""
 
-    seal: list[int]
+    seal: list[Int64]
     ranges: list[tuple[float, float]]
 
 
