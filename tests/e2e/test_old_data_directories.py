@@ -31,7 +31,10 @@ TODAY = 4
 
 def unpack(name: str, directory: Path) -> None:
     with lzma.open(ARCHIVES / f"{name}.tar.xz") as file, tarfile.open(fileobj=file) as archive:
-        archive.extractall(directory, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(directory, filter="data")
+        else:  # Before Python 3.11.4.
+            archive.extractall(directory)
 
 
 def log_versions(data: Path) -> set[int]:

@@ -25,7 +25,10 @@ def sources_of(commit: str, folder: Path) -> Path:
     if done.returncode:
         pytest.skip(f"git has no commit {commit[:8]} here: {done.stderr.decode(errors='replace').strip()[-200:]}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(target, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(target, filter="data")
+        else:  # Before Python 3.11.4.
+            archive.extractall(target)
     return target
 
 

@@ -66,7 +66,10 @@ def committed_source(commit: str, folder: Path) -> int:
     folder.mkdir(parents=True)
     packed = subprocess.run([*git, "archive", "--format=tar", commit], check=True, capture_output=True, timeout=300)
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as content:
-        content.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            content.extractall(folder, filter="data")
+        else:  # Before Python 3.11.4.
+            content.extractall(folder)
     return epoch_s
 
 
