@@ -193,12 +193,14 @@ class _WritesAhead:
                 self._begun.popleft()
                 await begun.write.stage(transaction, before, begun.checksummed_blocks)
                 staged.append(begun.write)
-        except BaseException as error:
-            if not staged or not isinstance(error, InconsistentStateError):
-                for write in staged:
-                    write.leave_behind()
+        except InconsistentStateError as error:
+            if not staged:
                 raise
             damage = error
+        except BaseException:
+            for write in staged:
+                write.leave_behind()
+            raise
         self._recorded = await commit_staged(context, transaction, staged)
         self.recorded_length = self._recorded.length
         for write in staged:
