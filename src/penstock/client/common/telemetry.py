@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+    from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+    from opentelemetry.metrics import Counter as MeterCounter
     from opentelemetry.trace import Tracer
 
 #: Upper bounds of the histogram of durations, in seconds, as the conventions recommend.
@@ -78,23 +79,23 @@ class Instruments:
     """The instruments of a meter, and the writers and readers that they observe, as long as these exist."""
 
     def __init__(self, meter: Meter) -> None:
-        self.durations = meter.create_histogram(
+        self.durations: Histogram = meter.create_histogram(
             "messaging.client.operation.duration", unit="s",
             description="Duration of a flush, of a commit, or of the wait for events.",
             explicit_bucket_boundaries_advisory=_DURATION_BOUNDS_S,
         )  # fmt: skip
-        self.processing = meter.create_histogram(
+        self.processing: Histogram = meter.create_histogram(
             "messaging.process.duration", unit="s",
             description="Time from events given to the application until it takes further ones.",
             explicit_bucket_boundaries_advisory=_DURATION_BOUNDS_S,
         )  # fmt: skip
-        self.sent = meter.create_counter(
+        self.sent: MeterCounter = meter.create_counter(
             "messaging.client.sent.messages", unit="{message}", description="Events that are durable."
         )
-        self.consumed = meter.create_counter(
+        self.consumed: MeterCounter = meter.create_counter(
             "messaging.client.consumed.messages", unit="{message}", description="Events given to a reader."
         )
-        self.reconnects = meter.create_counter(
+        self.reconnects: MeterCounter = meter.create_counter(
             "penstock.client.reconnects", unit="{connection}",
             description="Connections to segment stores that were opened in place of lost ones.",
         )  # fmt: skip
