@@ -53,6 +53,7 @@ def test_a_suite_passes(killed: KilledCluster, suite: str) -> None:
         ],
         env=killed.environment(*controllers), cwd=TESTS.parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
+    sys.stdout.write(f"{done.stdout[-500:]}\n{killed.kill_count} processes were killed\n")
     assert done.returncode == 0, done.stdout[-5000:]
     if re.search(r"\d+ passed", done.stdout) is None:
         pytest.skip(f"nothing of it runs here: {done.stdout[-500:]}")

@@ -10,15 +10,15 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.demo_input import lines_of_input
 from penstock.cli.failure import exit_on_error
 from penstock.cli.output import write_text
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 #: Events that the picture shows below the state.
 _EVENTS_SHOWN = 14
 _DRAW_S = 0.25
-#: Bytes of one read of standard input.
-_INPUT_BYTES = 65536
+#: Lines typed while a command runs; more are refused.
+_LINES_WAITING_MAX = 64
 
 _Stores = Annotated[int, typer.Option(min=1, max=9, help="Number of segment stores.")]
 _Controllers = Annotated[int, typer.Option(min=1, max=9, help="Number of controllers.")]
@@ -159,7 +159,7 @@ async def _work(demo: Demo, commands: Sequence[DemoCommand] | None, screen: _Scr
         for command in commands:
             await demo.execute(command)
     else:
-        async for line in _lines_of_input():
+        async for line in lines_of_input(sys.stdin.fileno()):
             await _execute_line(demo, line)
     await demo.finish()
 
@@ -195,51 +195,6 @@ def _on_signals(work: asyncio.Future[None], demo: Demo) -> list[int]:
     return seen
 
 
-async def _lines_of_input() -> AsyncIterator[str]:
-    """Yield lines of standard input, without empty ones, until its end or ``quit``."""
-    rest = b""
-    while data := await _read_input(sys.stdin.fileno()):
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            text = line.decode(errors="replace").strip()
-            if text == "quit":
-                return
-            if text:
-                yield text
-    if (text := rest.decode(errors="replace").strip()) not in ("", "quit"):
-        yield text
-
-
-async def _read_input(descriptor: int) -> bytes:
-    """Return the next bytes of the input; empty at its end.
-
-    In a thread that does not hold up the end of the process: a loop waits for the threads of its executor, also for one
-    that waits for input.
-    """
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[bytes] = loop.create_future()
-
-    def done(data: bytes, error: OSError | None) -> None:
-        if found.done():
-            return
-        if error is not None:
-            found.set_exception(error)
-        else:
-            found.set_result(data)
-
-    def read() -> None:
-        data, error = b"", None
-        try:
-            data = os.read(descriptor, _INPUT_BYTES)
-        except OSError as refused:
-            error = refused
-        with suppress(RuntimeError):  # The loop has ended meanwhile.
-            loop.call_soon_threadsafe(done, data, error)
-
-    threading.Thread(target=read, name="input", daemon=True).start()
-    return await found
-
-
 def _text_line(event: DemoEvent) -> None:
     if event.text:
         write_text(f"{event.t_s:7.1f} s  {event.text}\n")
@@ -258,7 +213,7 @@ class _Screen:
     def __init__(self) -> None:
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._typed = ""
-        self._lines: asyncio.Queue[str] = asyncio.Queue()
+        self._lines: asyncio.Queue[str] = asyncio.Queue(_LINES_WAITING_MAX)
         #: What stays on the terminal afterwards.
         self._last: list[str] = []
 
@@ -312,14 +267,23 @@ class _Screen:
 
     def _type(self) -> None:
         """Take what was typed."""
+        from penstock.demo.commands import LINE_CHARACTERS_MAX
+
         for character in os.read(sys.stdin.fileno(), 1024).decode(errors="replace"):
             if character in "\r\n":
                 if self._typed.strip():
-                    self._lines.put_nowait(self._typed)
+                    self._pass_on(self._typed)
                 self._typed = ""
             elif character in "\x7f\b":
                 self._typed = self._typed[:-1]
             elif character == "\x04" and not self._typed:
-                self._lines.put_nowait("quit")
+                self._pass_on("quit")
             elif character.isprintable():
-                self._typed += character
+                # One character more than a command may have: such a line is refused, not cut.
+                self._typed = (self._typed + character)[: LINE_CHARACTERS_MAX + 1]
+
+    def _pass_on(self, line: str) -> None:
+        try:
+            self._lines.put_nowait(line)
+        except asyncio.QueueFull:
+            self._events.append(f"error: {_LINES_WAITING_MAX} commands wait already; {line[:20]!r} is dropped")

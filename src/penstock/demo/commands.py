@@ -27,6 +27,9 @@ class Verb(StrEnum):
     QUIT = "quit"
 
 
+#: Characters of a line with a command.
+LINE_CHARACTERS_MAX = 256
+
 #: What each does, for people.
 HELP = {
     Verb.KILL: "kill 2: end machine 2 at once, as a power failure; kill c1: a controller; kill zk: ZooKeeper",
@@ -63,6 +66,8 @@ class DemoCommand:
 
 def parse(line: str) -> DemoCommand:
     """Return the command of a line, such as ``kill 2``. Raises `DemoCommandError`."""
+    if len(line) > LINE_CHARACTERS_MAX:
+        raise DemoCommandError(f"a command has at most {LINE_CHARACTERS_MAX} characters")
     word, *rest = line.split()
     try:
         verb = Verb(word)
