@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +14,7 @@ from penstock_tools.soak.growth import GrowthBound, judge, slope
 from penstock_tools.soak.plots import plot
 from penstock_tools.soak.report import write_report
 from penstock_tools.soak.results import MIB
+from penstock_tools.soak.run import commit_of
 
 BOUND = GrowthBound("memory", "MiB", 0.1, 5)
 BEGIN = 1_800_000_000.0
@@ -66,7 +68,7 @@ def made_run(directory: Path, *, leak_mib_per_hour: float = 0.0, violations: int
         samples.append(
             {"at": BEGIN + minute * 60, "load": 1.0, "processes": processes, "bucket": bucket, "zookeeper_nodes": 31}
         )
-    write("run.jsonl", [{"begin": BEGIN, "seconds": 3600, "seed": 7}, {"end": BEGIN + 3600}])
+    write("run.jsonl", [{"begin": BEGIN, "seconds": 3600, "seed": 7, "commit": "0a1b2c3d"}, {"end": BEGIN + 3600}])
     write("samples.jsonl", samples)
     write("status.jsonl", [{"at": BEGIN + 10, "acknowledged": 5, "read": 5, "group_read": 4, "counts": {}}])
     write("faults.jsonl", [{"at": BEGIN + 60, "fault": "a store drained", "lasted_s": 1, "settled_s": 2}])
@@ -80,9 +82,11 @@ def test_a_run_without_faults_in_it_is_well(tmp_path: Path) -> None:
     page = (tmp_path / "report.md").read_text()
     assert "**Every promise was kept.** No resource grows beyond its bound." in page
     assert "**grows**" not in page
+    assert "UTC, commit 0a1b2c3d, seed 7, " in page
     assert "The machine was busy." in page
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["is_over"]
+    assert report["commit"] == "0a1b2c3d"
     assert {row["is_bounded"] for row in report["growth"]} == {True}
     assert all((tmp_path / name).exists() for name in ("soak-memory.svg", "soak-bucket-bytes.svg", "soak-lag.svg"))
 
@@ -120,3 +124,16 @@ def test_the_page_of_the_documents_names_its_images(tmp_path: Path) -> None:
     page = (tmp_path / "docs" / "soak.md").read_text()
     for image in (tmp_path / "docs" / "assets").glob("*.svg"):
         assert f"(assets/{image.name})" in page
+
+
+def test_the_commit_of_a_run_is_that_of_its_checkout(tmp_path: Path) -> None:
+    """A changed file is marked. A folder that is no checkout has no commit, as an unpacked source distribution."""
+    assert commit_of(tmp_path) == ""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (tmp_path / "file").write_text("1")
+    for command in (["init", "-q"], ["add", "file"], ["commit", "-qm", "Add a file"], ["tag", "v1"]):
+        subprocess.run([*git, *command], check=True)
+    full = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert commit_of(tmp_path) == full[:8]
+    (tmp_path / "file").write_text("2")
+    assert commit_of(tmp_path) == f"{full[:8]}+"

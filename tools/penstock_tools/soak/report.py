@@ -177,11 +177,12 @@ def markdown(results: Results, growth: list[Growth], images: dict[str, str], bas
     """Return the page. `base`: where its images are."""
     begun = datetime.fromtimestamp(results.begin, UTC)
     loads = [each["load"] for each in results.samples] or [0.0]
+    commit = f"commit {results.commit}, " if results.commit else ""
     kinds = len({each["fault"] for each in results.faults})
     parts = [
         INTRODUCTION.replace("{fault_kinds}", str(len(FAULTS))),
         "## The run",
-        f"{begun:%Y-%m-%d %H:%M} UTC, seed {results.seed}, {results.length_hours:.2f} of "
+        f"{begun:%Y-%m-%d %H:%M} UTC, {commit}seed {results.seed}, {results.length_hours:.2f} of "
         f"{results.seconds / 3600:g} hours, {os.cpu_count()} cores, beside other work: load average "
         f"{statistics.median(loads):.1f} (median), {max(loads):.1f} (highest).",
         "",
@@ -223,6 +224,7 @@ def as_json(results: Results, growth: list[Growth]) -> dict[str, object]:
         "begin": results.begin,
         "seconds": results.seconds,
         "seed": results.seed,
+        "commit": results.commit,
         "is_over": results.is_over,
         "violations": results.violations,
         "counts": results.status[-1] if results.status else {},

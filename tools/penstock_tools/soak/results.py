@@ -36,6 +36,7 @@ class Results:
     """See the module. Times are hours since the beginning.
 
     Attributes:
+        commit: of the checkout; ``+`` after it: with other changes. Empty: unknown.
         calm_hours: when the part without faults begins.
         end: what the run noted at its end; empty: it has not ended in order.
         notes: what the person who ran it wrote about it into ``notes.md``, in the directory of the run.
@@ -44,6 +45,7 @@ class Results:
     begin: float
     seconds: float
     seed: int
+    commit: str
     samples: list[dict[str, Any]]
     status: list[dict[str, Any]]
     faults: list[dict[str, Any]]
@@ -62,7 +64,8 @@ class Results:
             status.append(json.loads(ended.read_text()))
         begin = notes[0]
         return cls(
-            begin["begin"], begin["seconds"], begin["seed"], _lines(directory / "samples.jsonl"), status,
+            begin["begin"], begin["seconds"], begin["seed"], begin.get("commit", ""),
+            _lines(directory / "samples.jsonl"), status,
             _lines(directory / "faults.jsonl"), _lines(directory / "violations.jsonl"),
             _lines(directory / "client-errors.jsonl"), next((note for note in notes if "end" in note), {}),
             calm_share, (directory / "notes.md").read_text() if (directory / "notes.md").exists() else "",

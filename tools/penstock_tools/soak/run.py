@@ -19,6 +19,9 @@ from support.namespaces import Network
 from support.network_cluster import NetworkCluster
 from support.s3_server import S3UnavailableError
 
+CHECKOUT = Path(__file__).parents[3]
+#: Bound for the answer of Git about the checkout.
+GIT_TIMEOUT_S = 60.0
 CONTAINERS, STORES, CONTROLLERS, ZOOKEEPERS = 6, 3, 2, 3
 SAMPLE_INTERVAL_S = 60.0
 EXPORT_INTERVAL_S = 600.0
@@ -48,6 +51,16 @@ bytes_max = 16777216
 """
 #: Bound of the time that the clients take to read and check everything at the end.
 END_S_MAX = 3600.0
+
+
+def commit_of(checkout: Path) -> str:
+    """Return the commit of a checkout, with ``+`` if files of it are changed; empty if it is no checkout of Git."""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--abbrev=8", "--exclude=*", "--dirty=+"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip() if found.returncode == 0 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +111,9 @@ class SoakRun:
             stack.callback(spark.stop)
             exports = Exports(cluster.host("client"), uri, directory / "exports" / "payments", self.report)
             begin_s = time.monotonic()
-            self._note({"begin": time.time(), "seconds": settings.seconds, "seed": settings.seed})
+            self._note({
+                "begin": time.time(), "seconds": settings.seconds, "seed": settings.seed, "commit": commit_of(CHECKOUT)
+            })  # fmt: skip
             calm_at_s = begin_s + settings.seconds * (1 - CALM_SHARE)
             nemesis = Nemesis(cluster, settings.seed, directory, self.report, calm_at_s)
             nemesis.start()
