@@ -340,10 +340,10 @@ async def test_read_returns_in_its_time_while_the_record_is_away(cluster: Cluste
         group = await client.reader_group("audit", [STREAM])
         async with await group.reader("r1") as first, await group.reader("r2"):
             cluster.store.loses_table_requests = True
-            first._needs_attention = True
+            first._delivery.needs_attention = True
             async with asyncio.timeout(60):
                 while await first.read(0.1) is not None:
-                    first._needs_attention = True
+                    first._delivery.needs_attention = True
             await cluster.store.request_lost.wait()
             # The requests sent until now never get a reply. The readers close in their time nevertheless.
             cluster.store.loses_table_requests = False

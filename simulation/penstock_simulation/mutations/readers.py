@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from penstock.client.groups import reader_group_state as rgs
+from penstock.client.groups.delivery import Delivery
 from penstock.client.groups.group_state import GroupState
 from penstock.client.groups.group_watch import GroupWatch
 from penstock.client.groups.membership import GroupMembership
@@ -23,18 +24,18 @@ from penstock_simulation.workloads.users import Fate, UserHabits
 
 
 def _count_what_failed_as_read() -> AbstractContextManager[None]:
-    def position_of(self: Reader, source: SegmentEvents, *, is_leaving: bool) -> int | None:
+    def position_of(self: Delivery, source: SegmentEvents, *, is_leaving: bool) -> int | None:
         # The check whether the application finished the event is left out.
-        return self.position()[source.segment]
+        return self.positions()[source.segment]
 
-    return patched(Reader, "_position_of", position_of)
+    return patched(Delivery, "position_of", position_of)
 
 
 def _give_away_what_is_in_hand() -> AbstractContextManager[None]:
-    def is_settled(self: Reader, source: SegmentEvents) -> bool:
+    def is_settled(self: Delivery, source: SegmentEvents) -> bool:
         return True
 
-    return patched(Reader, "_is_settled", is_settled)
+    return patched(Delivery, "is_settled", is_settled)
 
 
 @contextmanager

@@ -41,33 +41,33 @@ OnChange = Callable[[Sequence[str], Sequence[str]], None]
 
 
 class ReaderCallbacks(Protocol):
-    """The interface to the reader. The names are private because the application uses the same object."""
+    """What the membership reads from the reader and reports to it: a `Delivery`."""
 
-    def _position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
+    def position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
         """Return where the group resumes in a segment if this reader ends now. None: at the stored position.
 
         `is_leaving`: the segment is released permanently.
         """
 
-    def _handed_out(self) -> dict[str, int]:
+    def handed_out(self) -> dict[str, int]:
         """Return the end of the returned events that do not count as read (segment -> offset)."""
 
-    def _is_settled(self, source: SegmentEvents) -> bool:
+    def is_settled(self, source: SegmentEvents) -> bool:
         """Return whether all returned events of a segment are done, so that it may move."""
 
-    def _idle_s(self) -> float:
+    def idle_s(self) -> float:
         """Return how long, in seconds, the application has not called for more events. 0 while it waits for events."""
 
-    def _has_chunk(self) -> bool:
+    def has_chunk(self) -> bool:
         """Return whether events are with the application, or the rest of their chunk may go to it at any time."""
 
-    def _enqueue(self, source: SegmentEvents) -> None:
+    def enqueue(self, source: SegmentEvents) -> None:
         """Note that a segment has events."""
 
-    def _revoke(self, source: SegmentEvents) -> None:
+    def revoke(self, source: SegmentEvents) -> None:
         """Return no more events of a segment: it was reassigned."""
 
-    def _notice(self) -> None:
+    def notice(self) -> None:
         """Check for changes."""
 
 
@@ -227,7 +227,7 @@ class GroupMembership:
         """Return where the group resumes in each segment if this reader ends now."""
         found = {}
         for segment, source in self.open_segments.items():
-            offset = self._hands._position_of(source, is_leaving=is_leaving)
+            offset = self._hands.position_of(source, is_leaving=is_leaving)
             if offset is not None:
                 found[segment] = HeldSegment(offset, source.turn)
         return found
@@ -284,7 +284,7 @@ class GroupMembership:
             for source in self.open_segments.values()
         ):
             return False
-        return not self.open_segments or self._hands._idle_s() <= state.processing_time_max_s
+        return not self.open_segments or self._hands.idle_s() <= state.processing_time_max_s
 
     # -- the task -----------------------------------------------------------------------------------------------
 
@@ -344,12 +344,12 @@ class GroupMembership:
         me = None if self._state is None else self._state.readers.get(self._name)
         if me is None:
             return True
-        told = {segment: end for segment, end in self._hands._handed_out().items() if segment in me.segments}
+        told = {segment: end for segment, end in self._hands.handed_out().items() if segment in me.segments}
         has_news = told != me.handed_out or any(
             segment in me.segments and me.segments[segment] != position
             for segment, position in self.positions(is_leaving=False).items()
         )
-        self._is_quiet = not has_news and not self._hands._has_chunk()
+        self._is_quiet = not has_news and not self._hands.has_chunk()
         return has_news
 
     async def _pause(self) -> None:
@@ -366,7 +366,7 @@ class GroupMembership:
             self._fail(error)
         elif not is_passing or now_s - self._working_s >= self._settings.retry_time_max_s:
             self._trouble = error
-            self._hands._notice()
+            self._hands.notice()
         _log.warning("reader %s cannot store its positions in group %s: %s", self._name, self._record.name, error)
 
     def _fail(self, error: PenstockError) -> None:
@@ -374,7 +374,7 @@ class GroupMembership:
         self._watch.discard(self)
         self._drop_all()
         self._requests.settle(error)
-        self._hands._notice()
+        self._hands.notice()
 
     async def _poll_record(self, found: tuple[GroupState, Mapping[str, Sign]] | None, *, is_beat: bool) -> None:
         """Update this reader's part of the current record, and follow the record.
@@ -383,11 +383,11 @@ class GroupMembership:
         """
         now_s = asyncio.get_running_loop().time()
         if self._aside_until_s is not None:
-            if now_s < self._aside_until_s or self._hands._idle_s():
+            if now_s < self._aside_until_s or self._hands.idle_s():
                 return
             self._aside_until_s = None
         ended = [
-            source for source in self.open_segments.values() if source.is_at_end and self._hands._is_settled(source)
+            source for source in self.open_segments.values() if source.is_at_end and self._hands.is_settled(source)
         ]
         # Any longer, and this reader would be declared dead.
         ends = await self._ends.find(self._state, ended, self._is_held, self._beat_interval_s)
@@ -420,8 +420,8 @@ class GroupMembership:
         leaving = {
             segment: HeldSegment(offset, source.turn)
             for segment, source in self.open_segments.items()
-            if source.is_leaving and segment not in ends and self._hands._is_settled(source)
-            and (offset := self._hands._position_of(source, is_leaving=True)) is not None
+            if source.is_leaving and segment not in ends and self._hands.is_settled(source)
+            and (offset := self._hands.position_of(source, is_leaving=True)) is not None
         }  # fmt: skip
         exchanged, wanted = self._exchanged()
         return ReaderChange(
@@ -429,7 +429,7 @@ class GroupMembership:
             is_joined=self._is_joined, is_beat=is_beat,
             dead=dead, ends=ends, leaving=leaving, exchanged=exchanged, wanted=wanted,
             positions=self.positions(is_leaving=False) if is_beat and self._is_joined else {},
-            handed_out=self._hands._handed_out(),
+            handed_out=self._hands.handed_out(),
             # It starts with the positions of this reader, so a single reader writes nothing more.
             checkpoint=self._keeper.checkpoint_due(self._state) if self._state is not None and is_beat else None,
         )  # fmt: skip
@@ -444,7 +444,7 @@ class GroupMembership:
         positions = self.positions(is_leaving=True)
 
         def may_go(source: SegmentEvents) -> bool:
-            return source.segment in positions and self._hands._is_settled(source)
+            return source.segment in positions and self._hands.is_settled(source)
 
         going, wanted = self._rotation.choose(self.open_segments.values(), may_go)
         return {source.segment: positions[source.segment] for source in going}, wanted
@@ -495,7 +495,7 @@ class GroupMembership:
         for segment, held in me.segments.items():
             if segment not in self.open_segments:
                 self.open_segments[segment] = SegmentEvents(
-                    self._cluster.segments, segment, held, self._settings, self._hands._enqueue, self._read_ahead,
+                    self._cluster.segments, segment, held, self._settings, self._hands.enqueue, self._read_ahead,
                     state.redeliveries.get(segment), state.ends.get(segment),
                 )  # fmt: skip
                 came.append(segment)
@@ -509,11 +509,11 @@ class GroupMembership:
                 self.wake()
             elif segment not in surplus and source.is_leaving and not source.is_at_end:
                 source.is_leaving = False
-                self._hands._enqueue(source)
+                self._hands.enqueue(source)
         self._rotation.follow(state, len(me.segments))
         self._report_end()
         if came or went or surplus or self.is_finished:
-            self._hands._notice()
+            self._hands.notice()
         if (came or went) and self._on_change is not None:
             self._on_change(came, went)
 
@@ -530,7 +530,7 @@ class GroupMembership:
         """Return whether other readers should have the segments: the application does not read, or cannot read them."""
         if not self.open_segments:
             return False
-        if self._hands._idle_s() > state.processing_time_max_s:
+        if self._hands.idle_s() > state.processing_time_max_s:
             _log.warning(
                 "reader %s: the application has not called for more than %g s (processing_time_max_s); other readers "
                 "take its segments",
@@ -545,7 +545,7 @@ class GroupMembership:
 
     async def _step_aside(self) -> None:
         """Leave the group until the application reads again: the events it has are delivered again elsewhere."""
-        handed_out = self._hands._handed_out()
+        handed_out = self._hands.handed_out()
         positions = self.positions(is_leaving=False)
         stored = {segment: source.stored for segment, source in self.open_segments.items()}
         self._drop_all()
@@ -573,7 +573,7 @@ class GroupMembership:
         if self.open_segments.get(source.segment) is source:
             del self.open_segments[source.segment]
         source.stop()
-        self._hands._revoke(source)
+        self._hands.revoke(source)
 
     def _drop_all(self) -> None:
         for source in list(self.open_segments.values()):

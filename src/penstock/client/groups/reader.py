@@ -1,7 +1,7 @@
 """`Reader`: one member of a reader group, as the application uses it.
 
-Its `GroupMembership` decides which segments it reads. The `Reader` returns events and tracks which of them the
-application has and which are done. Nothing here changes the group's record, so a call may be cancelled anywhere.
+Its `GroupMembership` decides which segments it reads; its `Delivery` tracks which events the application has and which
+are done. Nothing here changes the group's record, so a call may be cancelled anywhere.
 """
 
 from __future__ import annotations
@@ -17,24 +17,20 @@ from penstock.client.common.life_cycle import LifeCycle
 from penstock.client.common.retry import Backoff
 from penstock.client.common.tasks import start_watched
 from penstock.client.common.telemetry import operation, telemetry_of_process
+from penstock.client.groups.delivery import Delivery
 from penstock.client.groups.group_state import HeldSegment
 from penstock.client.groups.group_watch import GroupWatch
 from penstock.client.groups.membership import GroupMembership, OnChange
 from penstock.client.groups.positions import Positions
 from penstock.client.groups.reader_group_record import GroupRecord
-from penstock.client.groups.ready_segments import ReadySegments
-from penstock.client.groups.segment_events import SegmentEvents, StoredPosition
 from penstock.client.reading.event import Event, EventBatch, EventChunk
 from penstock.client.streams.time_windows import StreamMarks, TimeWindow, positions_of_stream
 from penstock.client.transport.cluster import Cluster
 from penstock.model.errors import (
-    CommitNeededError,
     CorruptionError,
     InvalidArgumentError,
     OutcomeUnknownError,
     PenstockError,
-    PositionBeyondEndError,
-    SegmentTruncatedError,
     StreamError,
 )
 from penstock.model.names import segment_name, split_scoped_name
@@ -79,30 +75,23 @@ class Reader(LifeCycle):
         )
         self.name = name
         self.skip_truncated = False
-        #: `_next_chunk` should be called soon, even if the current chunk is not used up.
-        self._needs_attention: bool = False
         self._cluster = cluster
         self._mode = positions
-        self._membership = GroupMembership(group, watch, name, incarnation, cluster, self, on_change)
-        self._ready = ReadySegments()
-        self._something = asyncio.Event()
-        # The current chunk, whose events are returned to the application, and its segment.
-        self._chunk: EventChunk | None = None
-        self._source: SegmentEvents | None = None
-        self._reading_count = 0
+        self._delivery = Delivery(
+            name,
+            positions,
+            is_clean_end=lambda: not self.is_open and not self._is_failed,
+            membership=lambda hands: GroupMembership(group, watch, name, incarnation, cluster, hands, on_change),
+        )
+        self._membership = self._delivery.membership
         self._group = f"{group.scope}/{group.name}"
         self._telemetry = telemetry_of_process(cluster.segments.controller)
         if self._telemetry is not None:
             self._telemetry.watch_reader(self, self._group)
         #: The stream of the events that the application has now, and when it got them; only for telemetry.
         self._given: tuple[str, float] | None = None
-        # How far the hand-out was at the last check, and when that value was first observed.
-        self._progress: tuple[EventChunk | None, int] = (None, 0)
-        self._progress_s = 0.0
         # An exception was raised after the last return: the events returned last are not done.
         self._is_failed = False
-        # Segments reassigned to other readers: the end of the events returned here, and the stored position.
-        self._taken_away: dict[str, tuple[int, StoredPosition]] = {}
         self._marks: dict[str, StreamMarks] = {}
         # Updates that the group's record still lacks.
         self._must_leave = False
@@ -114,7 +103,7 @@ class Reader(LifeCycle):
     async def _open(self, owner: LifeCycle | None = None) -> None:
         """Join the group. Called by `ReaderGroup.reader`. If cancelled, the reader leaves again by itself."""
         self.open_life(owner)
-        self._progress_s = asyncio.get_running_loop().time()
+        self._delivery.note_progress()
         self._must_leave = True
         try:
             await self._membership.join()
@@ -169,7 +158,7 @@ class Reader(LifeCycle):
             return
         # No more events are returned, so the positions are final.
         self._last_positions = self._membership.positions(is_leaving=not self._is_failed)
-        self._last_handed_out = self._handed_out() if self._is_failed else None
+        self._last_handed_out = self._delivery.handed_out() if self._is_failed else None
         await self._membership.stop()
         backoff = Backoff(self._cluster.settings, self._cluster.rng)
         while True:
@@ -197,11 +186,11 @@ class Reader(LifeCycle):
     async def _release(self) -> None:
         """Stop reading."""
         await self._membership.stop()
-        self._chunk = self._source = None
+        self._delivery.drop()
 
     def _settle(self) -> None:
         """Wake the tasks that wait for events."""
-        self._something.set()
+        self._delivery.news.set()
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -257,9 +246,10 @@ class Reader(LifeCycle):
         For front ends that return events themselves, with `EventChunk.hand_out`.
         """
         loop = asyncio.get_running_loop()
+        delivery = self._delivery
         deadline_s = None if timeout_s is None else loop.time() + timeout_s
         begin_s = loop.time()
-        self._reading_count += 1
+        delivery.call_count += 1
         try:
             # A consumer that always finds data yields to other tasks between chunks.
             await asyncio.sleep(0)
@@ -267,37 +257,37 @@ class Reader(LifeCycle):
             self._come_back()
             while True:
                 self._check_readable()
-                self._needs_attention = False
-                chunk = self._chunk_to_go_on_with()
+                delivery.needs_attention = False
+                chunk = delivery.chunk_to_continue()
                 if chunk is None:
                     self._note_processed()
-                if chunk is not None or self._take():
-                    if self._chunk is not None:
+                if chunk is not None or delivery.take(skip_truncated=self.skip_truncated):
+                    if delivery.chunk is not None:
                         if chunk is None and self._telemetry is not None:
-                            self._telemetry.received(self._chunk, self._group, loop.time() - begin_s)
-                            self._given = (self._chunk.stream, loop.time())
-                        return self._chunk
+                            self._telemetry.received(delivery.chunk, self._group, loop.time() - begin_s)
+                            self._given = (delivery.chunk.stream, loop.time())
+                        return delivery.chunk
                     continue
                 if self.is_finished:
                     return None
-                self._something.clear()
-                if self._ready or self._needs_attention:
+                delivery.news.clear()
+                if delivery.ready or delivery.needs_attention:
                     continue
                 if (trouble := self._membership.take_trouble()) is not None:
                     raise trouble
                 left_s = None if deadline_s is None else deadline_s - loop.time()
                 if left_s is None:
-                    self._check_not_waiting_for_commit()
+                    delivery.check_not_waiting_for_commit()
                 elif left_s <= 0:
                     return None
                 try:
                     async with asyncio.timeout(left_s):
-                        await self._something.wait()
+                        await delivery.news.wait()
                 except TimeoutError:
                     return None
         finally:
-            self._reading_count -= 1
-            self._progress_s = loop.time()
+            delivery.call_count -= 1
+            delivery.note_progress()
 
     def _note_processed(self, error: str = "") -> None:
         """Report how long the application had the last events, and the exception that it ended with."""
@@ -334,10 +324,7 @@ class Reader(LifeCycle):
 
     def position(self) -> dict[str, int]:
         """Return the end of the events returned so far (segment -> offset), for `commit`."""
-        return {
-            segment: self._chunk.next_offset if self._chunk is not None and source is self._source else source.offset
-            for segment, source in self._membership.open_segments.items()
-        }
+        return self._delivery.positions()
 
     async def commit(self, at: Event | EventBatch | Mapping[str, int] | None = None) -> None:
         """Mark events as done; returns once that is stored.
@@ -352,8 +339,7 @@ class Reader(LifeCycle):
         self._check_readable()
         is_everything = at is None
         if at is None:
-            if self._chunk is not None:
-                self._chunk.unfinished = self._chunk.following
+            self._delivery.count_as_read()
             at = self.position()
         elif self._mode is not Positions.MANUAL:
             raise InvalidArgumentError(
@@ -378,9 +364,11 @@ class Reader(LifeCycle):
             return
         missing = {source.segment for source, offset in sources if source.stored.offset < offset}
         if is_everything:
-            missing.update(segment for segment, (end, stored) in self._taken_away.items() if stored.offset < end)
+            missing.update(
+                segment for segment, (end, stored) in self._delivery.taken_away.items() if stored.offset < end
+            )
         for segment in missing:
-            self._taken_away.pop(segment, None)
+            self._delivery.taken_away.pop(segment, None)
         if missing:
             raise self._not_stored(sorted(missing))
 
@@ -406,8 +394,7 @@ class Reader(LifeCycle):
                 raise StreamError(f"reader {self.name} cannot seek in {segment}: this reader no longer reads it")
         for segment, source in sources.items():
             assert source is not None
-            if source is self._source:
-                self._chunk = self._source = None
+            self._delivery.drop(source)
             source.restart(at[segment])
             source.committed = at[segment]
         await self._membership.store()
@@ -429,7 +416,7 @@ class Reader(LifeCycle):
         source = self._membership.open_segments.get(segment)
         if source is None or source.is_leaving:
             raise StreamError(f"reader {self.name} cannot skip in {segment}: it no longer reads the segment")
-        if source is self._source or source.offset != offset:
+        if self._delivery.is_current(source) or source.offset != offset:
             raise InvalidArgumentError(
                 f"reader {self.name} is not at the damage at byte {offset} of {segment}: its next event starts at byte "
                 f"{self.position()[segment]}; pass the error that read() raised last"
@@ -445,78 +432,13 @@ class Reader(LifeCycle):
 
     def pause(self, *streams: str) -> None:
         """Return no events of these streams (none given: of any) until `resume`. The reader keeps the segments."""
-        self._ready.pause(*streams)
-        self._needs_attention = True
+        self._delivery.ready.pause(*streams)
+        self._delivery.needs_attention = True
 
     def resume(self, *streams: str) -> None:
         """Return events of these streams (none given: of all) again."""
-        for source in self._ready.resume(*streams):
-            self._enqueue(source)
-
-    # -- see `ReaderCallbacks` ----------------------------------------------------------------------------------------
-
-    def _position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
-        """See `ReaderCallbacks._position_of`."""
-        if self._mode is Positions.MANUAL:
-            return source.committed
-        if self._mode is Positions.AT_EXIT and not is_leaving:
-            return None
-        if self._chunk is None or source is not self._source:
-            return source.offset
-        is_clean_end = not self.is_open and not self._is_failed
-        return self._chunk.next_offset if is_clean_end else self._chunk.safe_offset
-
-    def _handed_out(self) -> dict[str, int]:
-        """See `ReaderCallbacks._handed_out`."""
-        found = {}
-        for segment, end in self.position().items():
-            source = self._membership.open_segments[segment]
-            known = source.committed if self._mode is Positions.MANUAL else None
-            if known is None and source is self._source and self._chunk is not None:
-                known = self._chunk.safe_offset
-            if known is not None and end > known:
-                found[segment] = end
-        return found
-
-    def _is_settled(self, source: SegmentEvents) -> bool:
-        """See `ReaderCallbacks._is_settled`."""
-        if self._chunk is not None and source is self._source:
-            return False
-        return self._mode is not Positions.MANUAL or source.committed >= source.offset
-
-    def _idle_s(self) -> float:
-        """See `ReaderCallbacks._idle_s`."""
-        if self._reading_count:
-            return 0.0
-        now_s = asyncio.get_running_loop().time()
-        progress = (self._chunk, 0 if self._chunk is None else self._chunk.following)
-        if progress != self._progress:
-            self._progress = progress
-            self._progress_s = now_s
-        return now_s - self._progress_s
-
-    def _has_chunk(self) -> bool:
-        """See `ReaderCallbacks._has_chunk`."""
-        return self._chunk is not None
-
-    def _enqueue(self, source: SegmentEvents) -> None:
-        """See `ReaderCallbacks._enqueue`."""
-        self._ready.add(source)
-        self._something.set()
-
-    def _revoke(self, source: SegmentEvents) -> None:
-        """See `ReaderCallbacks._revoke`."""
-        is_in_hand = self._chunk is not None and source is self._source
-        end = self._chunk.next_offset if self._chunk is not None and is_in_hand else source.offset
-        if end > source.stored.offset:
-            self._taken_away[source.segment] = end, source.stored
-        if source is self._source and self._chunk is not None:
-            self._chunk.is_revoked = True
-
-    def _notice(self) -> None:
-        """See `ReaderCallbacks._notice`."""
-        self._needs_attention = True
-        self._something.set()
+        for source in self._delivery.ready.resume(*streams):
+            self._delivery.enqueue(source)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -527,85 +449,22 @@ class Reader(LifeCycle):
 
     def _come_back(self) -> None:
         """Count the events returned last as read."""
-        if self._chunk is not None:
-            self._chunk.unfinished = self._chunk.following
+        self._delivery.count_as_read()
         # The membership may be waiting for it.
         self._membership.came_back()
-
-    def _chunk_to_go_on_with(self) -> EventChunk | None:
-        chunk, source = self._chunk, self._source
-        if chunk is None or source is None:
-            return None
-        is_held = self._membership.open_segments.get(source.segment) is source
-        if is_held and not chunk.is_used_up and not source.is_leaving and not self._ready.is_paused(source):
-            return chunk
-        self._chunk = self._source = None
-        if is_held and not chunk.is_revoked:
-            source.put_back(chunk)
-            self._enqueue(source)
-            if source.is_leaving:
-                self._membership.wake()
-        return None
-
-    def _take(self) -> bool:
-        """Take the next chunk of a segment that has data. True if it is worth trying again."""
-        if not self._ready:
-            return False
-        source = self._ready.pop()
-        self._membership.note_news()
-        if self._membership.open_segments.get(source.segment) is not source or source.is_leaving:
-            return True
-        if self._ready.is_paused(source):
-            self._ready.park(source)
-            return True
-        try:
-            chunk = source.take()
-        except SegmentTruncatedError as error:
-            source.restart(error.start_offset)
-            source.committed = max(source.committed, error.start_offset)
-            if not self.skip_truncated:
-                raise
-            _log.warning("reader %s: %s; resuming there", self.name, error)
-            return True
-        except PositionBeyondEndError:
-            # Not read again: the segment may have grown past the position by then, so that the position lies inside an
-            # event.
-            if source.failing_since_s is None:
-                source.failing_since_s = asyncio.get_running_loop().time()
-            self._enqueue(source)
-            raise
-        except PenstockError:
-            # The next call reads again from the end of the events, and raises again while the cause persists.
-            if source.failing_since_s is None:
-                source.failing_since_s = asyncio.get_running_loop().time()
-            source.restart(source.offset)
-            raise
-        if chunk is not None:
-            self._chunk, self._source = chunk, source
-            # Back to the end of the queue: round robin over the segments.
-            self._enqueue(source)
-        elif source.is_at_end:
-            self._membership.wake()
-        return True
-
-    def _check_not_waiting_for_commit(self) -> None:
-        for source in self._membership.open_segments.values():
-            if (source.is_at_end or source.is_leaving) and not self._is_settled(source):
-                raise CommitNeededError(
-                    f"reader {self.name} delivers no more events of {source.segment} before commit(), because it has "
-                    "ended or is being reassigned: commit the processed events, then continue"
-                )
 
 
 def chunk_in_hand(reader: Reader) -> EventChunk | None:
     """Return the chunk of the last `next_chunk` if it can still be used, in any thread. Otherwise None."""
-    chunk = reader._chunk
-    return None if chunk is None or chunk.is_used_up or reader._needs_attention else chunk
+    delivery = reader._delivery
+    chunk = delivery.chunk
+    return None if chunk is None or chunk.is_used_up or delivery.needs_attention else chunk
 
 
 def events_in_hand(reader: Reader, chunk: EventChunk) -> Iterator[Event]:
     """Return the events of the chunk in hand, in any thread, until `next_chunk` should be called."""
-    while not chunk.is_used_up and not reader._needs_attention:
+    delivery = reader._delivery
+    while not chunk.is_used_up and not delivery.needs_attention:
         yield chunk.hand_out()
 
 

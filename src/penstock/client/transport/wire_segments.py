@@ -1,50 +1,34 @@
 """`WireSegments`: the `Segments` seam over the wire protocol.
 
-Read-only requests are retried, with bounded back-off, when the connection is lost, until the deadline of the enclosing
-call, or for `retry_time_max_s`. Requests that change something are retried only if they cannot have been applied (no
-connection, wrong host); a lost reply raises `OutcomeUnknownError`.
+Its calls on segments are here, those on tables in `wire_tables`. See `wire_requests` for retries and lost replies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from penstock.client.common.deadline import within
 from penstock.client.settings import ClientSettings
 from penstock.client.transport.connection_pool import ConnectionPool, Purpose
-from penstock.client.transport.delegation_tokens import Tokens
-from penstock.client.transport.exchanges import Exchanges, in_time
+from penstock.client.transport.exchanges import in_time
 from penstock.client.transport.known_ends import KnownEnds
-from penstock.client.transport.replies import error_of, expect, unexpected
+from penstock.client.transport.replies import expect
+from penstock.client.transport.wire_requests import Make
+from penstock.client.transport.wire_tables import WireTables
 from penstock.model.errors import (
     BadOffsetError,
     OutcomeUnknownError,
     PenstockError,
     PositionBeyondEndError,
     SegmentTruncatedError,
-    TableKeyMissingError,
-    TableKeyVersionError,
-    TableReadTooLongError,
 )
 from penstock.model.names import primary_name
 from penstock.model.segments import (
-    NO_VALUE,
     READ_LENGTH_MAX,
-    TABLE_READ_KEY_COUNT_MAX,
-    TABLE_READ_KEY_COUNT_SURE,
-    VERSION_ANY,
     Buffer,
     SegmentData,
     SegmentInfo,
-    TableDelta,
-    TableEntry,
-    TableInfo,
-    TableKeyPage,
-    TablePage,
-    TableRemoval,
-    TableUpdate,
-    table_entry_of,
 )
 from penstock.runtime.bulk import for_each
 from penstock.wire.commands import (
@@ -53,22 +37,14 @@ from penstock.wire.commands import (
     ConditionalBlockEnd,
     ConditionalCheckFailed,
     CreateSegment,
-    CreateTableSegment,
     DataAppended,
     DeleteSegment,
-    DeleteTableSegment,
     GetSegmentAttribute,
     GetStreamSegmentInfo,
-    GetTableSegmentInfo,
     LocateOffset,
     MergeSegmentsBatch,
     OffsetLocated,
     ReadSegment,
-    ReadTable,
-    ReadTableEntries,
-    ReadTableEntriesDelta,
-    ReadTableKeys,
-    RemoveTableKeys,
     SealSegment,
     SegmentAttribute,
     SegmentAttributeUpdated,
@@ -82,19 +58,9 @@ from penstock.wire.commands import (
     SegmentTruncated,
     SetupAppend,
     StreamSegmentInfo,
-    TableEntriesDeltaRead,
-    TableEntriesRead,
-    TableEntriesUpdated,
-    TableKey,
-    TableKeysRead,
-    TableKeysRemoved,
-    TableKeyValue,
-    TableRead,
-    TableSegmentInfo,
     TruncateSegment,
     UpdateSegmentAttribute,
     UpdateSegmentPolicy,
-    UpdateTableEntries,
     WireCommand,
     WrongHost,
 )
@@ -104,22 +70,12 @@ from penstock.wire.connection import WireConnection
 LOCATE_OFFSET_VERSION = 17
 #: Initial distance of the backward search for a boundary: about the distance between two.
 _BORDER_DISTANCE = 2 * 1024 * 1024
-#: Bytes of keys in one request to read a table, and the wire's overhead per key.
-_REQUEST_KEY_BYTES_MAX = 8 * 1024 * 1024
-_KEY_HEADER_BYTES = 16
-#: Makes the request from a request id.
-_Make = Callable[[int], WireCommand]
 
 
-class WireSegments:
-    """See `penstock.model.segments.Segments` for the calls and their errors.
+class WireSegments(WireTables):
+    """See `penstock.model.segments.Segments` for the calls and their errors, `WireRequests` for the arguments.
 
     Use within one event loop.
-
-    Args:
-        token: the access token sent with each request; empty: that of the segment's stream, from the pool.
-        waits_for_space: whether requests rejected because of a full disk are retried; otherwise `StorageFullError` is
-            raised immediately, for a caller with retries of its own.
     """
 
     def __init__(
@@ -131,27 +87,8 @@ class WireSegments:
         token: str = "",
         waits_for_space: bool = True,
     ) -> None:
-        self._pool = pool
-        self._settings = settings
-        self._rng = rng
-        self._fixed_token = token
+        super().__init__(pool, settings, rng, token=token, waits_for_space=waits_for_space)
         self._known_ends = KnownEnds()
-        self._exchanges = Exchanges(pool, settings, rng, waits_for_space=waits_for_space)
-
-    @property
-    def controller(self) -> str:
-        """URI of the cluster; empty: not known."""
-        return self._pool.controller
-
-    @property
-    def tokens(self) -> Tokens:
-        """The tokens of requests."""
-        return self._pool.tokens
-
-    def _token(self, segment: str) -> str:
-        return self._fixed_token or self._pool.tokens.of(segment)
-
-    # -- segments -----------------------------------------------------------------------------------------------
 
     async def create_segment(
         self, segment: str, *, scale_type: int = 0, target_rate: int = 0, rollover_bytes: int = 0
@@ -239,7 +176,7 @@ class WireSegments:
 
         return await for_each(offsets, ask, self._settings.bulk_request_count_max)
 
-    async def _once(self, segment: str, homes: dict[str, str], make: _Make) -> WireCommand:
+    async def _once(self, segment: str, homes: dict[str, str], make: Make) -> WireCommand:
         """Send a request, once. The resolver is queried once for all segments of the same home."""
         home = homes[primary_name(segment)]
         try:
@@ -406,172 +343,6 @@ class WireSegments:
         )
         return expect(reply, SegmentAttributeUpdated, segment).success
 
-    # -- tables -------------------------------------------------------------------------------------------------
-
-    async def create_table(self, segment: str, *, key_length: int = 0, rollover_bytes: int = 0) -> None:
-        """See `Segments.create_table`."""
-        reply = await self._change(
-            segment,
-            lambda request_id: CreateTableSegment(
-                request_id, segment, self._token(segment), False, key_length, rollover_bytes
-            ),
-        )
-        expect(reply, SegmentCreated, segment)
-
-    async def delete_table(self, segment: str, *, must_be_empty: bool = False) -> None:
-        """See `Segments.delete_table`."""
-        reply = await self._change(
-            segment, lambda request_id: DeleteTableSegment(request_id, segment, must_be_empty, self._token(segment))
-        )
-        expect(reply, SegmentDeleted, segment)
-
-    async def table_info(self, segment: str) -> TableInfo:
-        """See `Segments.table_info`."""
-        reply = expect(
-            await self._ask(segment, lambda request_id: GetTableSegmentInfo(request_id, segment, self._token(segment))),
-            TableSegmentInfo,
-            segment,
-        )
-        return TableInfo(segment, reply.start_offset, reply.length, reply.entry_count, reply.key_length)
-
-    async def table_put(
-        self, segment: str, updates: Sequence[TableUpdate], *, expected_offset: int = -1
-    ) -> Sequence[int]:
-        """See `Segments.table_put`."""
-        entries = tuple(TableKeyValue(update.key, update.version, update.value) for update in updates)
-        reply = await self._change(
-            segment,
-            lambda request_id: UpdateTableEntries(request_id, segment, self._token(segment), entries, expected_offset),
-        )
-        if isinstance(reply, TableEntriesUpdated):
-            return reply.versions
-        raise _table_error(reply, segment, [(update.key, update.version) for update in updates], expected_offset)
-
-    async def table_remove(self, segment: str, removals: Sequence[TableRemoval], *, expected_offset: int = -1) -> None:
-        """See `Segments.table_remove`."""
-        keys = tuple(TableKey(removal.key, removal.version) for removal in removals)
-        reply = await self._change(
-            segment,
-            lambda request_id: RemoveTableKeys(request_id, segment, self._token(segment), keys, expected_offset),
-        )
-        if not isinstance(reply, TableKeysRemoved):
-            raise _table_error(reply, segment, [(key.key, key.version) for key in keys], expected_offset)
-
-    async def table_get(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
-        """See `Segments.table_get`.
-
-        Keys that exceed one request or one reply are read by several requests, one after the other.
-        """
-        if len(keys) <= TABLE_READ_KEY_COUNT_SURE:
-            return await self._read_table(segment, keys)
-        found: list[TableEntry | None] = []
-        for some in _of_one_request(keys):
-            try:
-                found += await self._read_table(segment, some)
-            except TableReadTooLongError:
-                if len(some) <= TABLE_READ_KEY_COUNT_SURE:
-                    raise
-                for start in range(0, len(some), TABLE_READ_KEY_COUNT_SURE):
-                    found += await self._read_table(segment, some[start : start + TABLE_READ_KEY_COUNT_SURE])
-        return found
-
-    async def _read_table(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
-        wanted = tuple(TableKey(key, VERSION_ANY) for key in keys)
-        reply = expect(
-            await self._ask(segment, lambda request_id: ReadTable(request_id, segment, self._token(segment), wanted)),
-            TableRead,
-            segment,
-        )
-        return [None if entry.version < 0 else _entry(entry) for entry in reply.entries]
-
-    async def table_entries(
-        self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
-    ) -> TablePage:
-        """See `Segments.table_entries`."""
-        if last == b"":
-            return TablePage((), token)  # On the wire an empty bound means no bound.
-        reply = expect(
-            await self._ask(
-                segment,
-                lambda request_id: ReadTableEntries(
-                    request_id, segment, self._token(segment), limit, token, first, last or b""
-                ),
-            ),
-            TableEntriesRead,
-            segment,
-        )
-        entries = [table_entry_of((key, value, version)) for key, version, value in reply.entries]
-        return TablePage(entries, reply.continuation_token)
-
-    async def table_keys(
-        self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
-    ) -> TableKeyPage:
-        """See `Segments.table_keys`."""
-        if last == b"":
-            return TableKeyPage((), token)
-        reply = expect(
-            await self._ask(
-                segment,
-                lambda request_id: ReadTableKeys(
-                    request_id, segment, self._token(segment), limit, token, first, last or b""
-                ),
-            ),
-            TableKeysRead,
-            segment,
-        )
-        return TableKeyPage([(key.key, key.version) for key in reply.keys], reply.continuation_token)
-
-    async def table_delta(self, segment: str, *, position: int, limit: int) -> TableDelta:
-        """See `Segments.table_delta`."""
-        reply = expect(
-            await self._ask(
-                segment,
-                lambda request_id: ReadTableEntriesDelta(request_id, segment, self._token(segment), position, limit),
-            ),
-            TableEntriesDeltaRead,
-            segment,
-        )
-        entries = [_entry(entry) for entry in reply.entries]
-        return TableDelta(entries, reply.should_clear, reply.reached_end, reply.last_position)
-
-    # -- inside -------------------------------------------------------------------------------------------------
-
-    async def _ask(
-        self,
-        segment: str,
-        make: _Make,
-        *,
-        purpose: Purpose = Purpose.REQUEST,
-        timeout_s: float | None = -1.0,
-    ) -> WireCommand:
-        """Send a request that may be repeated; return its reply, which is never `WrongHost`."""
-
-        async def exchange(connection: WireConnection) -> WireCommand:
-            request_id = connection.next_request_id()
-            return await connection.request(request_id, make(request_id), timeout_s=timeout_s)
-
-        return await self._exchanges.run(segment, exchange, purpose, is_repeatable=True, is_long_poll=timeout_s is None)
-
-    async def _change(self, segment: str, make: _Make) -> WireCommand:
-        """Send a request that must not be applied twice; return its reply, which is never `WrongHost`."""
-
-        async def exchange(connection: WireConnection) -> WireCommand:
-            request_id = connection.next_request_id()
-            return await connection.request(request_id, make(request_id))
-
-        return await self._exchanges.run(segment, exchange, Purpose.REQUEST, is_repeatable=False)
-
-
-def _of_one_request(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Split keys into groups for one request each."""
-    start = byte_count = 0
-    for at, key in enumerate(keys):
-        byte_count += len(key) + _KEY_HEADER_BYTES
-        if at > start and (at - start == TABLE_READ_KEY_COUNT_MAX or byte_count > _REQUEST_KEY_BYTES_MAX):
-            yield keys[start:at]
-            start, byte_count = at, len(key) + _KEY_HEADER_BYTES
-    yield keys[start:]
-
 
 def _one_name_per_home(segments: Sequence[str]) -> dict[str, str]:
     """Return one of the names for each home: names with the same part that determines the home share one."""
@@ -579,24 +350,3 @@ def _one_name_per_home(segments: Sequence[str]) -> dict[str, str]:
     for segment in segments:
         homes.setdefault(primary_name(segment), segment)
     return homes
-
-
-def _entry(entry: TableKeyValue) -> TableEntry:
-    return TableEntry(entry.key, entry.value, entry.version)
-
-
-def _table_error(
-    reply: WireCommand, segment: str, keys: Sequence[tuple[bytes, int]], expected_offset: int
-) -> PenstockError:
-    """Return the error of a table update, naming the first conditional key: the failing one is not in the reply."""
-    error = error_of(reply, segment) or unexpected(reply, segment)
-    key, version = next(((key, version) for key, version in keys if version != VERSION_ANY), (b"", NO_VALUE))
-    match error:
-        case TableKeyMissingError():
-            return TableKeyMissingError(segment, key=key)
-        case TableKeyVersionError():
-            return TableKeyVersionError(segment, key=key, expected=version, actual=NO_VALUE)
-        case SegmentTruncatedError():
-            return BadOffsetError(segment, expected=expected_offset, actual=error.start_offset)
-        case _:
-            return error
