@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import socket
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from penstock_simulation.simulated.errors import DeadlockError, RealWorldError, SimulationLimitError
-from penstock_simulation.simulated.loop import TIME_S_FIRST, LoopSettings
+from penstock_simulation.simulated.loop import TIME_S_FIRST, LoopSettings, SimulatedLoop
 from penstock_simulation.simulated.simulation import Simulation, SimulationSettings
 
 
@@ -367,6 +368,44 @@ def test_a_simulation_that_came_to_its_limit_closes_in_order() -> None:
     simulation.close()
     assert seen == []
     assert simulation.loop.unhandled == []
+
+
+def test_clean_up_that_waits_ends_with_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two coroutines, one awaits the other, wait again in their clean-up code. Nothing is reported of either."""
+    reported: list[object] = []
+    ended: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.exc_value))
+
+    async def wait(name: str) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            try:
+                await asyncio.sleep(1)
+            finally:
+                try:
+                    await asyncio.sleep(2)
+                finally:
+                    ended.append(name)
+
+    async def outer() -> None:
+        try:
+            await wait("inner")
+        except BaseException:
+            await wait("outer")
+            raise
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        process = loop.start_process("host", 1)
+        loop.spawn(process, outer(), "outer")
+        await asyncio.sleep(1)
+
+    run(scenario)
+    gc.collect()
+    assert reported == []
+    assert ended == ["inner", "outer"]
 
 
 def test_generators_are_finalised_by_their_own_process() -> None:

@@ -28,6 +28,7 @@ import math
 import random
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -60,7 +61,7 @@ _HELD_S_MIN = 0.001
 _STALL_CALLBACKS_MIN = 6
 _TASKS_NAMED_MAX = 20
 _FRAMES_NAMED_MAX = 4
-#: How often a dead coroutine that awaits in its clean-up code is closed again.
+#: How many waits of the clean-up code of a dead coroutine are ended.
 _CLOSE_ATTEMPTS_MAX = 16
 
 
@@ -636,11 +637,18 @@ def _place(task: asyncio.Task[object]) -> str:
 
 
 def _close(coroutine: Coroutine[object, object, object]) -> None:
+    """End a coroutine of a dead process. Each wait of its clean-up code ends with the same error.
+
+    `close` serves only at the end: it drops inner coroutines that wait in their clean-up code, still unfinished, and
+    the interpreter complains of each of them when it is freed.
+    """
     for _ in range(_CLOSE_ATTEMPTS_MAX):
         try:
-            coroutine.close()
-        except RuntimeError:
-            continue  # It awaited in its clean-up code, or caught the exception; the next one gets it further.
+            coroutine.throw(ProcessKilled("the simulation is over"))
+        except (StopIteration, ProcessKilled):
+            return
         except BaseException as error:  # noqa: BLE001  # the clean-up code of a dead process has no effect
             _logger.debug("clean-up of a dead process: %r", error)
-        return
+            return
+    with suppress(RuntimeError):
+        coroutine.close()
