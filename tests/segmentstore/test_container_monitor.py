@@ -257,6 +257,19 @@ async def test_a_start_that_does_not_get_on_is_given_up_and_tried_again() -> Non
     await world.monitor.stop()
 
 
+async def test_a_first_start_that_does_not_get_on_ends_and_its_error_promises_no_retry() -> None:
+    """A server with containers of its own ends with this error: nothing is started again."""
+    world = World(replace(SETTINGS, start_stall_timeout_s=0.02))
+    world.starts.clear()
+    with pytest.raises(StorageError, match="start_stall_timeout_s") as raised:
+        await world.monitor.start({3})
+    assert "retried" not in str(raised.value)
+    world.starts.set()
+    await asyncio.sleep(3 * SETTINGS.restart_delay_s_max)
+    assert world.begun == [3]
+    assert world.living == {}
+
+
 @pytest.mark.parametrize("error", [StorageError("broken"), None])
 async def test_a_stop_that_fails_or_takes_too_long_is_not_tried_again(
     error: Exception | None, caplog: pytest.LogCaptureFixture

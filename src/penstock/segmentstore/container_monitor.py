@@ -216,9 +216,11 @@ class ContainerMonitor(Generic[C]):
                 if start.done():
                     return start.result()
                 if steps.step_count == before and not steps.is_waiting:
+                    # Whether it is retried is not known here: the first start of a process ends it.
                     raise StorageError(
                         f"the start of container {container_id} made no progress for {timeout_s:g} s "
-                        f"(start_stall_timeout_s), after {steps.step_count} steps; storage may hang: it is retried"
+                        f"(start_stall_timeout_s), after {steps.step_count} steps: check that the place of the log and "
+                        "long-term storage answer"
                     )
         finally:
             del self._starting[container_id]
