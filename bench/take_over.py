@@ -2,6 +2,7 @@
 
     python bench/take_over.py
     python bench/take_over.py --kinds child planned --rounds 20
+    python bench/take_over.py --kinds held --rounds 10 --first 10 --limit-s 800
     python bench/take_over.py --log bookkeeper            # the log is on four bookies instead of in the bucket
 
 Three hosts with a segment store each, in network namespaces (root, nft, Java and versitygw are needed), two
@@ -9,13 +10,15 @@ controllers, three servers of ZooKeeper. Clients append to a segment of each con
 second. Kinds: `child`, a store's process is killed; `host`, its host is lost; `held`, its processes are stopped for
 `--held-s` seconds; `planned`, it is drained. The gaps are those of the containers that the store had. `errors` are
 those of single appends without a writer's number, by class: their replies were lost, so the client must not repeat
-them. An event writer would.
+them. An event writer would. A long measurement may be divided: `--first` is the number of the first round, which
+decides on the store that is lost, and after `--limit-s` no further round begins.
 """
 
 from __future__ import annotations
 
 import random
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -39,12 +42,18 @@ KINDS = {
 _BOOKIES = 4
 
 
-def measure(cluster: NetworkCluster, load: LoadProcess, kind: str, rounds: int, held_s: float) -> dict[str, object]:
-    """Return the distribution of gaps of one kind of loss."""
+def measure(
+    cluster: NetworkCluster, load: LoadProcess, kind: str, rounds: range, held_s: float, end_s: float
+) -> dict[str, object]:
+    """Return the distribution of gaps of one kind of loss. `end_s`: no round begins later."""
     gaps_s: list[float] = []
     errors: Counter[str] = Counter()
     fault = KINDS[kind]
-    for number in range(rounds):
+    done = 0
+    for number in rounds:
+        if time.monotonic() > end_s:
+            break
+        done += 1
         cluster.wait_even()
         before = {str(row["container"]): str(row["holder"]) for row in cluster.rows("containers")}
         # The same draw as the fault's.
@@ -57,13 +66,14 @@ def measure(cluster: NetworkCluster, load: LoadProcess, kind: str, rounds: int, 
         errors.update(str(text).split(": ")[1] for text in list(found["error_texts"]))  # type: ignore[call-overload]
     within = sum(gap_s <= fault.bound_s for gap_s in gaps_s)
     return {
-        "rounds": rounds,
+        "first": rounds.start,
+        "rounds": done,
         "gaps": len(gaps_s),
         "bound_s": fault.bound_s,
-        "within_bound_share": round(within / len(gaps_s), 4),
+        "within_bound_share": round(within / len(gaps_s), 4) if gaps_s else None,
         "client_errors": errors.total(),
         "errors": dict(errors),
-        **percentiles_ms(gaps_s),
+        **(percentiles_ms(gaps_s) if gaps_s else {}),
         "all_s": sorted(gaps_s),
     }
 
@@ -73,10 +83,13 @@ def main() -> None:
     options = parser(__doc__ or "")
     options.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     options.add_argument("--rounds", type=int, default=20)
+    options.add_argument("--first", type=int, default=0)
+    options.add_argument("--limit-s", type=float, default=86400.0)
     options.add_argument("--held-s", type=float, default=60.0)
     options.add_argument("--containers", type=int, default=12)
     options.add_argument("--log", choices=("bucket", "bookkeeper"), default="bucket")
     arguments = options.parse_args()
+    end_s = time.monotonic() + arguments.limit_s
     if arguments.quick:
         arguments.rounds, arguments.kinds, arguments.containers = 1, ["child", "planned"], 3
     try:
@@ -96,9 +109,9 @@ def main() -> None:
             try:
                 cluster.start_all()
                 with cluster.load("probes") as load:
+                    rounds = range(arguments.first, arguments.first + arguments.rounds)
                     kinds = {
-                        kind: measure(cluster, load, kind, arguments.rounds, arguments.held_s)
-                        for kind in arguments.kinds
+                        kind: measure(cluster, load, kind, rounds, arguments.held_s, end_s) for kind in arguments.kinds
                     }
             finally:
                 cluster.stop()

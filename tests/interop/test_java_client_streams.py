@@ -61,7 +61,8 @@ def test_scopes_and_streams_live_and_die(java: JavaProcess, server: StandalonePr
 
     java.run(calls.write_events, "orders", 0, 10, KEY_COUNT)
     is_sealed, head, tail = java.run(calls.stream_info, "orders")
-    assert (is_sealed, head) == (False, {0: 0, 1: 0})
+    # Segments have other numbers if there was a stream of this name before.
+    assert (is_sealed, list(head.values())) == (False, [0, 0])
     assert sum(tail.values()) == 10 * len("....::::key0:0")
     with pytest.raises(JavaCallError) as not_sealed:
         java.run(calls.delete_stream, "orders")
@@ -185,6 +186,8 @@ def test_a_committed_transaction_is_read_completely_and_an_aborted_one_never(
 ) -> None:
     """Commit and abort of transactions that were begun, and partly written, before the server was killed."""
     assert java.run(calls.create_stream, "orders", 2)
+    # Outcomes are kept by name of the stream, also those of an earlier stream.
+    earlier = java.run(calls.completed_transactions, "orders")
     ids = {name: java.run(calls.begin_transaction, "orders", name) for name in ("first", "second")}
     java.run(calls.write_to_transaction, "first", 0, 50, KEY_COUNT)
     java.run(calls.write_to_transaction, "second", 1000, 1050, KEY_COUNT)
@@ -211,7 +214,7 @@ def test_a_committed_transaction_is_read_completely_and_an_aborted_one_never(
     java.run(calls.commit_transaction, "again")
     java.run(calls.await_status, "again", "COMMITTED")
     ended = {ids["first"]: "COMMITTED", ids["second"]: "ABORTED", number: "COMMITTED"}
-    assert java.run(calls.completed_transactions, "orders") == ended
+    assert java.run(calls.completed_transactions, "orders") == earlier | ended
     events, _ = java.run(calls.read_batch, "orders", "", "")
     assert_each_key_in_order(events, 110)
 
