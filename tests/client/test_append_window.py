@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.writing.ack import AckState, follow, settle
-from penstock.client.writing.append_window import AppendWindow, Block, WindowLimits
+from penstock.client.writing.append_window import (
+    SLOW_ACKNOWLEDGEMENT_S,
+    SLOW_BLOCK_BYTES_MIN,
+    AppendWindow,
+    Block,
+    WindowLimits,
+)
 from penstock.model.errors import ProtocolError
 from penstock.model.events import EVENT_LENGTH_MAX, split_events
 from penstock.model.segments import NO_VALUE, Buffer
@@ -50,6 +56,46 @@ def test_small_events_collect_while_a_block_is_in_flight() -> None:
     second = window.next_to_send(0.0)
     assert (second.event_count, second.last_number) == (3, 4)  # type: ignore[union-attr]
     assert window.acknowledge(4, 0.0) == [first, second]
+
+
+SLOW_LIMITS = WindowLimits(
+    block_bytes_max=1 << 20, pipelined_block_bytes_min=128 * 1024, in_flight_block_count_max=4,
+    in_flight_bytes_max=4 << 20,
+)  # fmt: skip
+
+
+def test_smaller_blocks_follow_while_acknowledgements_take_long() -> None:
+    """The events after the first one then do not wait for its acknowledgement."""
+    window = new_window(SLOW_LIMITS)
+    add(window, 20)
+    assert window.next_to_send(0.0) is not None
+    add(window, SLOW_BLOCK_BYTES_MIN)
+    assert window.next_to_send(SLOW_ACKNOWLEDGEMENT_S - 0.001) is None
+    following = window.next_to_send(SLOW_ACKNOWLEDGEMENT_S)
+    assert following is not None
+    assert following.size_bytes == SLOW_BLOCK_BYTES_MIN
+    # The age of the oldest block counts, not that of the latest.
+    add(window, SLOW_BLOCK_BYTES_MIN)
+    assert window.next_to_send(SLOW_ACKNOWLEDGEMENT_S) is not None
+    add(window, SLOW_BLOCK_BYTES_MIN - 1)
+    assert window.next_to_send(1.0) is None
+
+
+def test_the_more_is_unacknowledged_the_larger_are_the_blocks_that_follow() -> None:
+    """The segments of one writer together send few blocks per wait, whatever their number; full ones are not held."""
+    unacknowledged_bytes = 64 * 2 * SLOW_BLOCK_BYTES_MIN
+    window = AppendWindow(SLOW_LIMITS, AckState, unacknowledged_bytes=lambda: unacknowledged_bytes)
+    add(window, 20)
+    assert window.next_to_send(0.0) is not None
+    add(window, 2 * SLOW_BLOCK_BYTES_MIN - 1)
+    assert window.next_to_send(1.0) is None
+    add(window, 20)
+    assert window.next_to_send(1.0) is not None
+    unacknowledged_bytes = 1 << 30
+    add(window, SLOW_LIMITS.pipelined_block_bytes_min - 1)
+    assert window.next_to_send(1.0) is None
+    add(window, 20)
+    assert window.next_to_send(1.0) is not None
 
 
 def test_full_block_is_closed_and_the_limits_of_the_wire_hold() -> None:

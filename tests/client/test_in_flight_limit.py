@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.client.settings import ClientSettings
-from penstock.client.writing.ack import AckState
+from penstock.client.writing.ack import AckState, when_done
 from penstock.client.writing.append_window import AppendWindow, WindowLimits
 from penstock.client.writing.in_flight_limit import PROBE_INTERVAL_S, InFlightLimit
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
@@ -159,3 +159,25 @@ def test_one_writer_on_one_segment_is_not_bound_by_the_interval_of_a_log_in_a_bu
         assert megabytes_per_s < 50
     else:
         assert megabytes_per_s > 120
+
+
+def test_at_a_steady_rate_an_append_waits_for_one_interval_of_a_log_in_a_bucket() -> None:
+    """p99 is at most one interval and three requests. Time is virtual."""
+    stack = _BucketStack(0, SegmentStoreSettings(container_count=CONTAINER_COUNT))
+    waits_s: list[float] = []
+
+    async def write() -> None:
+        loop = asyncio.get_running_loop()
+        await stack.client.create_stream("test/steady", scaling=penstock.Scaling.fixed(1))
+        async with stack.client.event_writer("test/steady") as writer:
+            for _ in range(600):
+                begin_s = loop.time()
+                await writer.write_many([bytes(100)] * 49)
+                ack = await writer.write(bytes(100))
+                when_done(ack, lambda begin_s=begin_s: waits_s.append(loop.time() - begin_s))  # type: ignore[misc]
+                await asyncio.sleep(0.005)
+
+    stack.call(write)
+    stack.close()
+    assert len(waits_s) == 600
+    assert sorted(waits_s)[594] < ObjectLogSettings().batch_interval_s + 3 * 0.03

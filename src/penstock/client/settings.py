@@ -38,7 +38,8 @@ class ClientSettings:
         wait_notice_interval_s: interval at which that is logged again while the wait lasts.
 
         block_bytes_max: an append block is sent at the latest when it has this many bytes.
-        pipelined_block_bytes_min: while a block is in flight, the next one is sent once it has this many bytes.
+        pipelined_block_bytes_min: while a block is in flight, the next one is sent once it has this many bytes; fewer,
+            but at least 4096, are enough while acknowledgements take long.
         in_flight_block_count_max, in_flight_bytes_max: unacknowledged blocks of one segment on the wire ...
         slow_in_flight_bytes_max: ... and their bytes if the store acknowledges slowly, as with its log in a bucket: a
             few times what it acknowledges in one round trip, at most this.

@@ -1,10 +1,12 @@
 """`AppendWindow`: assigns the events of one segment to blocks, and decides which blocks are sent again. No I/O.
 
 Events collect in an open block. It is sent when nothing is in flight, or when it has enough bytes for a further block
-on the wire; a full one waits its turn. Event numbers count the events of this writer in this segment from 1; a block
-carries the number of its last event. Blocks are stored whole or not at all, keep their numbers permanently and are
-acknowledged in order. After a reconnect, the server's last stored number therefore determines exactly which blocks to
-send again.
+on the wire; a full one waits its turn. While acknowledgements take long, fewer bytes are enough: otherwise each event
+would wait for the acknowledgement of those before it, and then as long for its own.
+
+Event numbers count the events of this writer in this segment from 1; a block carries the number of its last event.
+Blocks are stored whole or not at all, keep their numbers permanently and are acknowledged in order. After a reconnect,
+the server's last stored number therefore determines exactly which blocks to send again.
 
 Not thread-safe: the writer's lock guards it.
 
@@ -24,6 +26,14 @@ from penstock.client.writing.in_flight_limit import InFlightLimit
 from penstock.model.errors import ProtocolError
 from penstock.model.events import EVENT_HEADER_LENGTH, EVENT_LENGTH_MAX, frame_events, framed_length_at, split_events
 from penstock.model.segments import NO_VALUE, Buffer
+
+#: A block that has been in flight for this long shows that acknowledgements take long: the log is in a bucket.
+SLOW_ACKNOWLEDGEMENT_S = 0.02
+#: The open block then follows with this share of the writer's unacknowledged bytes, so that all its segments together
+#: send about so many blocks during one wait ...
+_SLOW_BLOCK_SHARE = 64
+#: ... but not with fewer bytes than this, which cost a server about as much as the block itself.
+SLOW_BLOCK_BYTES_MIN = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,18 @@ class Block:
     successors. A part may be an object that computes its keys only then.
     """
 
-    __slots__ = ("ack", "data", "event_count", "events", "is_large", "key_parts", "keys", "last_number", "size_bytes")
+    __slots__ = (
+        "ack",
+        "data",
+        "event_count",
+        "events",
+        "is_large",
+        "key_parts",
+        "keys",
+        "last_number",
+        "sent_s",
+        "size_bytes",
+    )
 
     def __init__(self, ack: AckState) -> None:
         self.ack: AckState = ack
@@ -58,6 +79,8 @@ class Block:
         #: Framed length.
         self.size_bytes: int = 0
         self.last_number: int = 0
+        #: The loop's time when it was sent last.
+        self.sent_s: float = 0.0
         self.is_large: bool = False
 
     def framed(self) -> Buffer:
@@ -109,12 +132,16 @@ class Block:
 
 
 class AppendWindow:
-    """The blocks of one segment, from the first event in an open block to the acknowledgement."""
+    """The blocks of one segment, from the first event in an open block to the acknowledgement.
+
+    `unacknowledged_bytes` returns those of all segments of the writer; without it, what is in flight here counts.
+    """
 
     __slots__ = (
         "_ack_factory",
         "_limits",
         "_slow_limit",
+        "_unacknowledged_bytes",
         "in_flight",
         "in_flight_bytes",
         "last_number",
@@ -122,8 +149,15 @@ class AppendWindow:
         "ready",
     )
 
-    def __init__(self, limits: WindowLimits, ack_factory: Callable[[], AckState]) -> None:
+    def __init__(
+        self,
+        limits: WindowLimits,
+        ack_factory: Callable[[], AckState],
+        *,
+        unacknowledged_bytes: Callable[[], int] | None = None,
+    ) -> None:
         self._limits = limits
+        self._unacknowledged_bytes = unacknowledged_bytes or (lambda: self.in_flight_bytes)
         #: Above the other two limits while the store acknowledges slowly.
         self._slow_limit = InFlightLimit(limits.slow_in_flight_bytes_max)
         self._ack_factory = ack_factory
@@ -225,16 +259,14 @@ class AppendWindow:
         block = self.ready[0] if self.ready else self.open
         if block is None:
             return None
-        if self.in_flight:
-            limits = self._limits
-            if (
-                block.is_large
-                or self.in_flight[-1].is_large
-                or not self._has_room(self.in_flight_bytes + block.size_bytes)
-                or self._must_probe(now_s)
-                or (block is self.open and block.size_bytes < limits.pipelined_block_bytes_min)
-            ):
-                return None
+        if self.in_flight and (
+            block.is_large
+            or self.in_flight[-1].is_large
+            or not self._has_room(block)
+            or self._must_probe(now_s)
+            or (block is self.open and not self._is_enough(block.size_bytes, now_s))
+        ):
+            return None
         if block is self.open:
             self.open = None
         else:
@@ -242,14 +274,27 @@ class AppendWindow:
         if not block.last_number:
             self.last_number += block.event_count
             block.last_number = self.last_number
+        block.sent_s = now_s
         self._slow_limit.sent(block.size_bytes, now_s, in_flight_bytes=self.in_flight_bytes)
         self.in_flight.append(block)
         self.in_flight_bytes += block.size_bytes
         return block
 
-    def _has_room(self, in_flight_bytes: int) -> bool:
+    def _is_enough(self, size_bytes: int, now_s: float) -> bool:
+        """Whether the open block is sent after others in flight with this size."""
+        bytes_min = self._limits.pipelined_block_bytes_min
+        if size_bytes >= bytes_min:
+            return True
+        if size_bytes < SLOW_BLOCK_BYTES_MIN or now_s - self.in_flight[0].sent_s < SLOW_ACKNOWLEDGEMENT_S:
+            return False
+        return size_bytes * _SLOW_BLOCK_SHARE >= self._unacknowledged_bytes()
+
+    def _has_room(self, block: Block) -> bool:
         limits = self._limits
-        is_usual = len(self.in_flight) < limits.in_flight_block_count_max
+        in_flight_bytes = self.in_flight_bytes + block.size_bytes
+        # Many small blocks may be in flight: together not more than a full one.
+        is_small = block.size_bytes < limits.pipelined_block_bytes_min and in_flight_bytes <= limits.block_bytes_max
+        is_usual = is_small or len(self.in_flight) < limits.in_flight_block_count_max
         return (is_usual and in_flight_bytes <= limits.in_flight_bytes_max) or (
             in_flight_bytes <= self._slow_limit.limit_bytes
         )

@@ -438,7 +438,7 @@ class EventWriter(LifeCycle):
 
         return BlockSender(
             self._source.segment_name(segment),
-            AppendWindow(self._limits, self._ack_factory),
+            AppendWindow(self._limits, self._ack_factory, unacknowledged_bytes=lambda: self._unacknowledged_bytes),
             self._pool,
             self._settings,
             self._rng,
