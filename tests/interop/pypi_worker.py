@@ -16,12 +16,15 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 
 import pravega_client
 
 SCOPE = "shop"
 KEY_COUNT = 64
 IN_FLIGHT_MAX = 5000
+#: Readers that get no event for this long have failed. The client itself pauses for up to 10 s between its attempts.
+STALL_S = 120.0
 CREATIONS_MAX = 3
 
 
@@ -58,15 +61,20 @@ async def read(uri: str, stream: str, group_name: str, reader_count: int, count:
     manager = pravega_client.StreamManager(uri)
     group = manager.create_reader_group(group_name, SCOPE, stream)
     events: list[bytes] = []
+    latest_s = time.monotonic()
 
     async def read_one(name: str) -> None:
+        nonlocal latest_s
         reader = create_reader(group, name)
         while len(events) < count:
             pending = asyncio.ensure_future(reader.get_segment_slice_async())
             while not pending.done() and len(events) < count:
                 await asyncio.wait((pending,), timeout=0.1)
+                if time.monotonic() - latest_s > STALL_S:
+                    raise TimeoutError(f"{name}: no event for {STALL_S:g} s; {missing(events, count)}")
             if not pending.done():
                 break
+            latest_s = time.monotonic()
             piece = pending.result()
             for event in piece:
                 events.append(event.data())
@@ -80,6 +88,12 @@ async def read(uri: str, stream: str, group_name: str, reader_count: int, count:
     for event in events:
         say(event.decode())
     say("done")
+
+
+def missing(events: list[bytes], count: int) -> str:
+    """Return which of `count` events, as `write` makes them, have not been read."""
+    numbers = sorted(set(range(count)) - {int(event.rpartition(b":")[2]) for event in events})
+    return f"{len(events)} read, {len(numbers)} are missing, the first of them {numbers[:5]}"
 
 
 def transact(uri: str, stream: str, writer_id: int, event_count: int) -> None:
