@@ -17,12 +17,27 @@ from penstock.runtime.entry_sender import (
     BATCH_ENTRIES_MAX,
     EntrySender,
     EntrySource,
+    fill,
     take_batch,
 )
 from penstock.runtime.java_writer import JavaWriter
-from penstock.runtime.ledgers import LedgerQuorum
+from penstock.runtime.ledgers import LedgerEntry, LedgerQuorum
 
-SMALL = b"12345678"
+
+class Entry:
+    """An entry with these parts. Notes the threads in which its bytes are put together."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self.length = sum(map(len, parts))
+        self.threads: list[str] = []
+        self._parts = parts
+
+    def parts(self) -> Sequence[bytes]:
+        self.threads.append(threading.current_thread().name)
+        return self._parts
+
+
+SMALL = Entry(b"12345678")
 
 
 class JavaFault(Exception):
@@ -54,12 +69,12 @@ class Batches(EntrySender):
     def wake(self, source: EntrySource) -> None:
         self.woken.append(source)
 
-    def send(self, handle: Any, entries: Sequence[bytes]) -> Any:
+    def send(self, handle: Any, entries: Sequence[LedgerEntry]) -> Any:
         del handle
         self.call_count += 1
         if self.call_count in self._faults:
             raise MemoryError("no memory for a buffer")
-        self.stored += entries
+        self.stored += [b"".join(entry.parts()) for entry in entries]
         return Answer(len(self.stored) - 1)
 
     def run(self) -> None:
@@ -122,7 +137,7 @@ async def test_entries_of_a_turn_are_sent_in_order_by_few_calls_and_confirmed() 
     writer, outcomes = new_writer(sender)
     entries = [b"%08d" % number for number in range(3 * BATCH_ENTRIES_MAX)]
     for entry in entries:
-        writer.append(entry)
+        writer.append(Entry(entry))
     assert len(sender.woken) == 1
     sender.run()
     assert sender.stored == entries
@@ -139,7 +154,7 @@ async def test_after_a_batch_that_was_not_sent_no_other_one_is() -> None:
     sender = Batches(faults=(2,))
     writer, outcomes = new_writer(sender)
     for number in range(4 * BATCH_ENTRIES_MAX):
-        writer.append(b"%08d" % number)
+        writer.append(Entry(b"%08d" % number))
     sender.run()
     assert len(sender.stored) == BATCH_ENTRIES_MAX
     while not outcomes.errors:
@@ -179,10 +194,10 @@ async def test_an_entry_that_is_queued_when_the_writer_is_closed_is_not_sent() -
     ],
 )
 def test_batches_are_bounded_and_a_long_entry_is_sent_alone(lengths: list[int], batches: list[list[int]]) -> None:
-    entries = deque(bytes(length) for length in lengths)
+    entries: deque[LedgerEntry] = deque(Entry(bytes(length)) for length in lengths)
     taken = []
     while entries:
-        taken.append([len(each) for each in take_batch(entries)])
+        taken.append([each.length for each in take_batch(entries)])
     assert taken == batches
     assert take_batch(entries) == []
 
@@ -206,3 +221,33 @@ def test_the_thread_of_a_sender_serves_each_source_that_wakes_it_and_ends() -> N
     thread.join(5)
     assert not thread.is_alive()
     assert done == ["a", "b", "a"]
+
+
+async def test_the_bytes_of_an_entry_are_put_together_in_the_thread_of_the_sender() -> None:
+    """A checksum and a copy of a long entry would hold up the event loop."""
+    sender = Batches()
+    writer, outcomes = new_writer(sender)
+    entries = [Entry(b"head", bytes(ALONE_BYTES_MIN)), Entry(b"12345678")]
+    for entry in entries:
+        writer.append(entry)
+    assert [entry.threads for entry in entries] == [[], []]
+    thread = threading.Thread(target=sender.run, name="the sender")
+    thread.start()
+    thread.join(5)
+    assert [entry.threads for entry in entries] == [["the sender"], ["the sender"]]
+    assert sender.stored[0] == b"head" + bytes(ALONE_BYTES_MIN)
+    await writer.close()
+    assert [error.code for error in outcomes.errors] == [-11]
+
+
+def test_parts_are_copied_one_after_the_other_and_fill_the_buffer() -> None:
+    memory = bytearray(9)
+    fill(memoryview(memory), [b"ab", memoryview(b"cdef"), bytearray(b"ghi")])
+    assert memory == b"abcdefghi"
+
+
+@pytest.mark.parametrize("parts", [[b"ab"], [b"ab", b"cde"], [b"abcde"]])
+def test_parts_of_another_length_than_the_entry_are_refused(parts: list[bytes]) -> None:
+    """Otherwise old bytes of the buffer would be stored."""
+    with pytest.raises(ValueError):
+        fill(memoryview(bytearray(4)), parts)

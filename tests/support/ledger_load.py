@@ -13,6 +13,7 @@ from penstock.model.errors.ledgers import LedgerError
 from penstock.runtime.java_machine import start_java
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace, LedgerQuorum
 from penstock.runtime.runtime import real_runtime
+from penstock.segmentstore.tier1.bookkeeper.entry_format import FrameEntry
 
 DIRECT_MB = 48
 ENTRY_BYTES = 200_000
@@ -52,10 +53,10 @@ async def _append(url: str) -> None:
     writer = await store.create(LedgerQuorum(), {}, outcomes)
     _tell(" ".join(writer.bookies))
     end = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    sent = 0
+    sent, frame = 0, bytes(ENTRY_BYTES)
     while not outcomes.is_over and not end.done():
         while sent - outcomes.count < _IN_FLIGHT_COUNT:
-            writer.append(bytes(ENTRY_BYTES))
+            writer.append(FrameEntry([frame], len(frame)))
             sent += 1
         outcomes.changed.clear()
         await asyncio.wait((asyncio.ensure_future(outcomes.changed.wait()), end), return_when=asyncio.FIRST_COMPLETED)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from penstock.model.errors.ledgers import LedgerError, LedgerMetadataError, ledger_error
-from penstock.runtime.ledgers import LedgerObserver, LedgerQuorum
+from penstock.runtime.ledgers import LedgerEntry, LedgerObserver, LedgerQuorum
 from penstock_simulation.simulated.bookies import (
     NO_ENTRY,
     OK,
@@ -272,13 +272,13 @@ class SimulatedWriter:
         """See `LedgerWriter.bookies`."""
         return tuple(self._ensemble)
 
-    def append(self, entry: bytes) -> None:
+    def append(self, entry: LedgerEntry) -> None:
         """See `LedgerWriter.append`."""
         if self._is_over:
             raise ledger_error(-11, f"ledger {self.ledger_id} is closed")
         number = self._next
         self._next += 1
-        self._entries[number] = entry
+        self._entries[number] = b"".join(entry.parts())
         self._acks[number] = set()
         for name in self._ensemble:
             self._send(name, number)

@@ -1,13 +1,13 @@
 """`EntrySender`: one thread of a BookKeeper client, which hands the entries of all its ledgers to Java.
 
 A call of Java costs the event loop's thread several microseconds, and as much again in Java itself. So that thread only
-queues an entry. The sender takes all that are queued, joins them, and sends them by one call, during which other
-threads of Python run. The loop over the entries of a batch is a method handle, put together at run time: Java needs no
-compiled class of Penstock.
+queues an entry. The sender takes all that are queued, has their bytes and checksums put together, and sends them by one
+call, during which other threads of Python run. The loop over the entries of a batch is a method handle, put together at
+run time: Java needs no compiled class of Penstock.
 
-Entries are copied to buffers of Netty's pool. Java could use the memory of Python instead, but frees it only when it
-collects garbage: then each entry is in new memory, which costs more than the copy. When the pool is at its bound,
-because a bookie takes nothing, the entry fails with -105, and the log continues in another ledger.
+Entries are copied to buffers of Netty's pool, long ones part by part. Java could use the memory of Python instead, but
+frees it only when it collects garbage: then each entry is in new memory, which costs more than the copy. When the pool
+is at its bound, because a bookie takes nothing, the entry fails with -105, and the log continues in another ledger.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from penstock.model.errors.ledgers import ledger_error
+from penstock.model.segments import Buffer
+from penstock.runtime.ledgers import LedgerEntry
 
 #: Entries from this length on are sent one by one: to join them costs another copy.
 ALONE_BYTES_MIN = 16 * 1024
@@ -69,41 +71,60 @@ class EntrySender:
             source.send_batch()
             del source  # Keep nothing of a ledger while waiting.
 
-    def send(self, handle: Any, entries: Sequence[bytes]) -> Any:
+    def send(self, handle: Any, entries: Sequence[LedgerEntry]) -> Any:
         """Send entries, in order, to the ledger of a Java handle. Return the future of the last one.
 
         Raises `LedgerError`, or an exception of Java: some of them may have been sent.
         """
         if len(entries) == 1:
-            return handle.appendAsync(self._copied(entries[0]))  # Java releases the buffer.
-        pack = _LENGTH.pack
-        buffer = self._copied(b"".join([part for entry in entries for part in (pack(len(entry)), entry)]))
+            entry = entries[0]
+            return handle.appendAsync(self._copied(entry.parts(), entry.length))  # Java releases the buffer.
+        parts: list[Buffer] = []
+        for entry in entries:
+            parts.append(_LENGTH.pack(entry.length))
+            parts += entry.parts()
+        joined = b"".join(parts)
+        buffer = self._copied((joined,), len(joined))
         try:
             return self._append_each.apply(handle, buffer)
         finally:
             buffer.release()  # Each entry holds it, too.
 
-    def _copied(self, data: bytes) -> Any:
-        """Return a buffer of Netty with `data`, to be released once."""
-        length = len(data)
+    def _copied(self, parts: Sequence[Buffer], length: int) -> Any:
+        """Return a buffer of Netty with `parts`, `length` bytes in all, to be released once."""
         try:
             buffer = self._new_buffer(length)
         except self._no_memory as error:
             raise ledger_error(-105, f"no memory for {length} bytes of entries: {error}") from error
-        memoryview(buffer.nioBuffer(0, length).order(self._order)).cast("B")[:] = data
-        return buffer.writerIndex(length)
+        try:
+            fill(memoryview(buffer.nioBuffer(0, length).order(self._order)).cast("B"), parts)
+            return buffer.writerIndex(length)
+        except BaseException:
+            buffer.release()
+            raise
 
 
-def take_batch(entries: deque[bytes]) -> list[bytes]:
+def fill(memory: memoryview, parts: Sequence[Buffer]) -> None:
+    """Copy `parts` to `memory`, one after the other. Raises `ValueError` if they are longer or shorter."""
+    position = 0
+    for part in parts:
+        end = position + len(part)
+        memory[position:end] = part
+        position = end
+    if position != len(memory):
+        raise ValueError(f"an entry of {len(memory)} bytes has parts of {position} bytes")
+
+
+def take_batch(entries: deque[LedgerEntry]) -> list[LedgerEntry]:
     """Remove the entries of the next call from a queue, which another thread may append to. Empty: it has none."""
-    batch: list[bytes] = []
+    batch: list[LedgerEntry] = []
     length = 0
     while entries and len(batch) < BATCH_ENTRIES_MAX:
         following = entries[0]
-        if not batch and len(following) >= ALONE_BYTES_MIN:
+        if not batch and following.length >= ALONE_BYTES_MIN:
             return [entries.popleft()]
-        length += len(following)
-        if length > BATCH_BYTES_MAX or len(following) >= ALONE_BYTES_MIN:
+        length += following.length
+        if length > BATCH_BYTES_MAX or following.length >= ALONE_BYTES_MIN:
             break
         batch.append(entries.popleft())
     return batch

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.model.errors.ledgers import LedgerError, ledger_error
 from penstock.runtime.bookkeeper_errors import java_error
 from penstock.runtime.entry_sender import EntrySender, take_batch
-from penstock.runtime.ledgers import LedgerObserver, LedgerQuorum
+from penstock.runtime.ledgers import LedgerEntry, LedgerObserver, LedgerQuorum
 
 
 class JavaWriter:
@@ -48,7 +48,7 @@ class JavaWriter:
         self._is_over = False
         _ = self.bookies
         #: Entries that are not sent, and whether the sender will take them. It clears the mark before it takes any.
-        self._pending: deque[bytes] = deque()
+        self._pending: deque[LedgerEntry] = deque()
         self._is_woken = False
         #: Written by the sender's thread only. An entry after one that was not sent would get its number.
         self._has_failed = False
@@ -71,7 +71,7 @@ class JavaWriter:
         """See `LedgerWriter.bookies`."""
         return tuple(str(each) for each in self._handle.getLedgerMetadata().getAllEnsembles().lastEntry().getValue())
 
-    def append(self, entry: bytes) -> None:
+    def append(self, entry: LedgerEntry) -> None:
         """See `LedgerWriter.append`."""
         if self._is_over:
             raise ledger_error(-11, f"ledger {self._ledger_id} is closed")

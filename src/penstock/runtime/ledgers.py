@@ -15,6 +15,7 @@ from typing import Protocol
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.errors.ledgers import LedgerError
+from penstock.model.segments import Buffer
 from penstock.runtime.coordination import CoordinationPlace
 from penstock.runtime.work import BlockingWork
 
@@ -97,6 +98,19 @@ class LedgerObserver(Protocol):
         """An entry failed. Called once; no entry is confirmed any more. Entries in flight may still be stored."""
 
 
+class LedgerEntry(Protocol):
+    """An entry to append. Its bytes are put together where they are sent, not in the event loop's thread.
+
+    Attributes:
+        length: of its bytes.
+    """
+
+    length: int
+
+    def parts(self) -> Sequence[Buffer]:
+        """Return its bytes, in parts. Called once, at any time and in any thread after `LedgerWriter.append`."""
+
+
 class LedgerWriter(Protocol):
     """The only writer of a ledger, from its creation on."""
 
@@ -112,8 +126,11 @@ class LedgerWriter(Protocol):
     def bookies(self) -> Collection[str]:
         """The bookies to which entries are sent now, as ``host:port``."""
 
-    def append(self, entry: bytes) -> None:
-        """Send an entry. Entries are numbered in the order of the calls, from 0. Raises `LedgerError`: nothing sent."""
+    def append(self, entry: LedgerEntry) -> None:
+        """Send an entry. Entries are numbered in the order of the calls, from 0. Raises `LedgerError`: nothing sent.
+
+        Its bytes must not change any more: they may be read even after the ledger has failed.
+        """
 
     async def close(self) -> None:
         """Append no more: entries in flight fail, and the ledger ends after the last confirmed one if that is possible.

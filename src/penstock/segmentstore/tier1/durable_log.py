@@ -127,7 +127,7 @@ class DurableLog(Protocol):
     def append(self, buffers: Sequence[Buffer], length: int) -> asyncio.Future[LogAddress]:
         """Append one frame made of `buffers` (`length` bytes in all); the future gives its address once it is synced.
 
-        Call order is address order. Many frames share one sync. The buffers must not change until the future ends.
+        Call order is address order. Many frames share one sync. The buffers must not change any more.
         If one append fails all later ones fail and the log is closed. Raises at once, changing nothing:
         `InvalidArgumentError` (longer than `frame_length_max`), `LogClosedError`. The future raises
         `LogFencedError`, `StorageFullError`, `StorageError`.

@@ -18,9 +18,10 @@ from penstock.model.errors import (
 )
 from penstock.model.errors.ledgers import LedgerError, LedgerUnavailableError, ledger_error
 from penstock.runtime.disk import LocalDisk
+from penstock.runtime.ledgers import LedgerEntry
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.bookkeeper.bookkeeper_log import BookKeeperLog
-from penstock.segmentstore.tier1.bookkeeper.entry_format import encode_frame
+from penstock.segmentstore.tier1.bookkeeper.entry_format import FrameEntry
 from penstock.segmentstore.tier1.bookkeeper.factory import BookKeeperLogFactory
 from penstock.segmentstore.tier1.bookkeeper.log_record import LogRecord
 from penstock.segmentstore.tier1.bookkeeper.settings import BookKeeperSettings
@@ -261,7 +262,7 @@ def test_ledgers_that_take_nothing_follow_each_other_at_a_bounded_rate(monkeypat
     refused_until_s = 0.0
     send = SimulatedWriter.append
 
-    def refuse(self: SimulatedWriter, entry: bytes) -> None:
+    def refuse(self: SimulatedWriter, entry: LedgerEntry) -> None:
         if asyncio.get_running_loop().time() < refused_until_s:
             raise ledger_error(-105, "no memory")
         send(self, entry)
@@ -586,10 +587,11 @@ def test_an_opened_log_of_a_dead_process_is_taken_over_with_all_that_it_had_stor
         await append(log, "1")
         ledger_id = (await world.record()).ledgers[-1].ledger_id
         bookies = await world.bookies_of_last_ledger()
-        bookies[0].entries[ledger_id][1] = (encode_frame([b"2"]), 0)
+        entry = b"".join(FrameEntry([b"2"], 1).parts())
+        bookies[0].entries[ledger_id][1] = (entry, 0)
         found = await texts(await world.opened())
         assert found in (["1"], ["1", "2"])
-        bookies[1].entries[ledger_id].setdefault(1, (encode_frame([b"2"]), 0))
+        bookies[1].entries[ledger_id].setdefault(1, (entry, 0))
         assert await texts(await world.opened()) == found
         log.fail(ledger_error(0, "the process is dead"))
 

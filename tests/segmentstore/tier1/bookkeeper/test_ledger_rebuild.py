@@ -20,7 +20,7 @@ from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, LAST
 from penstock.segmentstore.container.log.operations import FORMAT_VERSION, RECORD_HEADER
 from penstock.segmentstore.tier1.bookkeeper.bookkeeper_log import BookKeeperLog
-from penstock.segmentstore.tier1.bookkeeper.entry_format import encode_frame
+from penstock.segmentstore.tier1.bookkeeper.entry_format import FrameEntry
 from penstock.segmentstore.tier1.bookkeeper.factory import BookKeeperLogFactory
 from penstock.segmentstore.tier1.bookkeeper.ledger_chain import OpenLedger
 from penstock.segmentstore.tier1.bookkeeper.log_record import LedgerLabels, record_path
@@ -114,7 +114,7 @@ class World:
             LedgerQuorum(), LedgerLabels("a", container_id, ordinal, epoch).encode(), OpenLedger(ordinal)
         )
         for frame in frames:
-            writer.append(encode_frame([frame]))
+            writer.append(FrameEntry([frame], len(frame)))
         await asyncio.sleep(1)
         await writer.close()
         return writer.ledger_id

@@ -22,19 +22,43 @@ _FRAME_HEAD = _HEAD.pack(FORMAT_VERSION, FRAME, 0)
 _FRAME_SEED = crc32c_at_once(_FRAME_HEAD, 0)
 _BEAT_HEAD = _HEAD.pack(FORMAT_VERSION, BEAT, 0)
 
-#: An entry without a frame, by which an idle log confirms its ownership.
-BEAT_ENTRY: bytes = _BEAT_HEAD + _CRC.pack(crc32c_at_once(_BEAT_HEAD, 0))
+_BEAT = _BEAT_HEAD + _CRC.pack(crc32c_at_once(_BEAT_HEAD, 0))
 
 _ORDINAL_SHIFT = 32
 _ENTRY_MASK = (1 << _ORDINAL_SHIFT) - 1
 
 
-def encode_frame(buffers: Sequence[Buffer]) -> bytes:
-    """Return the entry of a frame made of `buffers`."""
-    checksum = _FRAME_SEED
-    for buffer in buffers:
-        checksum = crc32c_at_once(buffer, checksum)
-    return b"".join((_FRAME_HEAD, _CRC.pack(checksum), *buffers))
+class FrameEntry:
+    """`LedgerEntry` of a frame made of `buffers`, which have `length` bytes in all.
+
+    Its checksum is computed when its parts are asked for: for a long frame that takes as long as all other work for it.
+    """
+
+    __slots__ = ("_buffers", "length")
+
+    def __init__(self, buffers: Sequence[Buffer], length: int) -> None:
+        self.length: int = HEADER_LENGTH + length
+        self._buffers = buffers
+
+    def parts(self) -> Sequence[Buffer]:
+        """See `LedgerEntry.parts`."""
+        checksum = _FRAME_SEED
+        for buffer in self._buffers:
+            checksum = crc32c_at_once(buffer, checksum)
+        return (_FRAME_HEAD, _CRC.pack(checksum), *self._buffers)
+
+
+class BeatEntry:
+    """`LedgerEntry` without a frame, by which an idle log confirms its ownership."""
+
+    __slots__ = ("length",)
+
+    def __init__(self) -> None:
+        self.length: int = HEADER_LENGTH
+
+    def parts(self) -> Sequence[Buffer]:
+        """See `LedgerEntry.parts`."""
+        return (_BEAT,)
 
 
 def decode_entry(entry: bytes, ledger: str, number: int) -> bytes | None:

@@ -18,7 +18,7 @@ from penstock.model.errors import CorruptionError, LogFencedError, PenstockError
 from penstock.model.errors.ledgers import LedgerError, LedgerFencedError, LedgerSilentError, NoSuchLedgerError
 from penstock.model.segments import Buffer
 from penstock.runtime.ledgers import LedgerWriter
-from penstock.segmentstore.tier1.bookkeeper.entry_format import BEAT_ENTRY, HEADER_LENGTH, encode_frame, frame_address
+from penstock.segmentstore.tier1.bookkeeper.entry_format import HEADER_LENGTH, BeatEntry, FrameEntry, frame_address
 from penstock.segmentstore.tier1.bookkeeper.log_process import PASSING_ERRORS, BookKeeperProcess
 from penstock.segmentstore.tier1.durable_log import LogAddress
 
@@ -176,11 +176,11 @@ class LedgerChain:
             self._prepare_if_near(ledger)
 
     def _send(self, ledger: OpenLedger, append: Append, now_s: float) -> None:
-        entry = BEAT_ENTRY if append.buffers is None else encode_frame(append.buffers)
+        entry = BeatEntry() if append.buffers is None else FrameEntry(append.buffers, append.length)
         append.began_s = now_s
         ledger.sent.append(append)
         ledger.entry_count += 1
-        ledger.sent_bytes += len(entry)
+        ledger.sent_bytes += entry.length
         assert ledger.writer is not None
         try:
             ledger.writer.append(entry)
