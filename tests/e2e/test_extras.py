@@ -176,6 +176,7 @@ assert DefaultSource is PenstockDataSource
 
 penstock.spark.ensure_java()
 os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # The name of the host needs no address.
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")

@@ -92,6 +92,9 @@ def test_the_image_with_java_has_the_client_of_bookkeeper(tmp_path: Path) -> Non
     )
     done = sandbox(image, ["/opt/penstock/bin/python3", "-I", "-c", script], timeout_s=_TIMEOUT_S)
     assert done.stdout.splitlines()[-1:] == ["BookKeeper"], done.stdout
+    done = sandbox(image, ["sh", "-c", LIFE], timeout_s=_TIMEOUT_S)
+    assert done.returncode == 0, done.stdout
+    assert "one" in done.stdout.splitlines()
 
 
 def test_a_command_in_a_sandbox_sees_no_other_processes_and_no_network(image: Unpacked) -> None:

@@ -46,6 +46,8 @@ def spark_environment() -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
     paths = [str(SOURCE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    # Otherwise Spark takes the address of the name of the host, and ends if the name has none.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
