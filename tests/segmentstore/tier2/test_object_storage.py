@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
 import pytest
 
@@ -235,6 +235,53 @@ def test_a_chunk_deleted_twice_is_missing_the_second_time() -> None:
         await storage.delete(NAME)  # Sent twice.
         with pytest.raises(NoSuchChunkError):
             await storage.delete(NAME)
+
+    simulate(scenario)
+
+
+class _CountedLists(SimulatedObjects):
+    """Notes the keys of each page of its lists, of at most 10 each."""
+
+    def __init__(self) -> None:
+        super().__init__(SimulatedBucket(), random.Random(1))
+        self.pages: list[list[str]] = []
+
+    async def list(self, folder: str, *, after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        async for page in super().list(folder, after=after):
+            self.pages.append([info.key for info in page])
+            yield page
+
+
+@pytest.mark.parametrize(("prefix", "pages"), [("d/table_3.E-", 1), ("d/table_31.E-", 1), ("d/table_", 10), ("d/", 10)])
+def test_a_list_requests_only_what_is_near_its_prefix(prefix: str, pages: int) -> None:
+    """One folder has the chunks of all containers. Each start lists those of one container."""
+    objects = _CountedLists()
+    storage = ObjectChunkStorage(objects, random.Random(2), prefix="a/prefix")
+    names = sorted(f"d/table_{container}.E-{number}-O-0.7f0c" for container in range(50) for number in (1, 2))
+    names += [f"{folder}/table_3.E-1-O-0.7f0c" for folder in ("c", "e")]
+
+    async def scenario() -> None:
+        for name in names:
+            await storage.create_with_content(name, [b"abc"])
+        found = [info.name for info in await storage.list(prefix)]
+        assert found == [name for name in names if name.startswith(prefix)]
+
+    with Simulation(1) as simulation:
+        simulation.run(scenario)
+    assert len(objects.pages) == pages
+
+
+@pytest.mark.parametrize("prefix", ["", "x", "d", "d/\U0001f600", "d/\uffee", "d/\uffee/", "d/z", "d/z/y/x"])
+def test_a_list_returns_each_chunk_with_its_prefix(prefix: str) -> None:
+    """Keys are in the order of their bytes, in which the end of the prefix is recognised."""
+    names = ["d/a", "d/z", "d/z0", "d/z.y", "d/\uffee", "d/\uffee1", "d/\U0001f6001", "d/\U0001f600", "e", "x", "xy"]
+    names += [f"d/z/y/x{number}" for number in range(15)]
+
+    async def scenario(storage: ObjectChunkStorage, objects: SimulatedObjects) -> None:
+        for name in names:
+            await storage.create_with_content(name, [b"abc"])
+        found = [info.name for info in await storage.list(prefix)]
+        assert found == sorted(name for name in names if name.startswith(prefix))
 
     simulate(scenario)
 

@@ -24,7 +24,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import TypeVar
 
 from penstock.model.errors import (
@@ -220,14 +221,23 @@ class ObjectChunkStorage:
         raise UnsupportedOperationError(f"chunk {target}: object storage cannot concatenate")
 
     async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
-        """See `ChunkStorage.list`."""
+        """See `ChunkStorage.list`. Requests what is in the folder from the prefix on, and ends after it.
+
+        The folder of the containers' own segments has chunks of all containers, and each start lists those of one.
+        """
         self._check_open()
         folder = prefix.rpartition("/")[0]
         if folder or prefix.startswith("/"):
             check_chunk_name(folder)
+        # Keys after all but the prefix's last character: the first of them may be the prefix itself.
+        after = "" if prefix.endswith("/") else prefix[:-1]
+        end = prefix.encode()
         found: list[ChunkInfo] = []
-        async for page in self._pages(folder):
-            found += [each for each in page if each.name.startswith(prefix)]
+        async with aclosing(self._pages(folder, after)) as pages:
+            async for page in pages:
+                found += [each for each in page if each.name.startswith(prefix)]
+                if page and page[-1].name.encode() > end and not page[-1].name.startswith(prefix):
+                    break
         found.sort(key=lambda info: info.name)
         return found
 
@@ -273,7 +283,7 @@ class ObjectChunkStorage:
         if self._is_closed:
             raise StorageError(f"the chunk storage in {self.place} is closed")
 
-    async def _pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[ChunkInfo]]:
+    async def _pages(self, folder: str, after: str = "") -> AsyncGenerator[Sequence[ChunkInfo], None]:
         start = len(self._folder)
         pages = self.objects.list((self._folder + folder).rstrip("/"), after=self._folder + after if after else "")
         async for page in pages:
