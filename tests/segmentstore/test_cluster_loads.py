@@ -151,9 +151,11 @@ def test_nothing_moves_if_the_log_of_all_stores_fails_and_recovers() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("stagger_s", [0.5, 2.0])
+@pytest.mark.parametrize("stagger_s", [0.5, 2.0, 4.0, 6.0, 8.0])
 def test_nothing_moves_if_the_log_fails_for_one_store_after_the_other(stagger_s: float) -> None:
-    """When the wait for the first one ends, the others are impaired, too, and get nothing."""
+    """When the wait for the first one ends, the others are impaired, or have a log that does not answer: two of three
+    are enough to see that it is the log.
+    """
 
     async def scenario(world: World) -> None:
         sources = await start(world, "a", "b", "c")
@@ -165,6 +167,24 @@ def test_nothing_moves_if_the_log_fails_for_one_store_after_the_other(stagger_s:
         after = await read_cluster(world.admin)
         assert {host.state for host in after.hosts.values()} == {HostState.IMPAIRED}
         assert after.assignment.number == number
+
+    run(scenario)
+
+
+def test_a_store_whose_log_was_silent_for_some_seconds_gets_containers_again_at_once() -> None:
+    """Of an impaired store: it reports the end of the problem, as it has reported the problem."""
+
+    async def scenario(world: World) -> None:
+        sources = await start(world, "a", "b", "c")
+        loop = asyncio.get_running_loop()
+        sources["a"].log_failed_s = loop.time()
+        await asyncio.sleep(6.0)
+        sources["b"].log_failed_s = sources["c"].log_failed_s = loop.time()
+        await asyncio.sleep(9.0)
+        assert world.members["a"].impaired != "" == world.members["b"].impaired
+        assert world.served() == {"a": 2, "b": 2, "c": 2}
+        sources["b"].log_failed_s = sources["c"].log_failed_s = None
+        assert await world.until(lambda served: served["b"] == served["c"] == 3) < 3.0
 
     run(scenario)
 

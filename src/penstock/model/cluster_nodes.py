@@ -179,13 +179,18 @@ class ContainerLoad(msgspec.Struct, frozen=True):
     log_bytes: int = 0
 
 
+#: A store whose log has not answered for longer reports it at once, and gets no containers.
+LOG_PROBLEM_S_MAX = 3.0
+
+
 class LoadNode(NodeContent, frozen=True, kw_only=True):
     """``loads/<name>``: what a store does; ephemeral, written every some seconds.
 
     Attributes:
         busy: share of its time in which its event loop works, 0 to 1.
         containers: by container id.
-        log_problem_s: for how long its log has taken no append that waits; 0: no problem.
+        log_problem_s: for how long its log has taken no append that waits; 0: no problem. It is written at once when it
+            passes `LOG_PROBLEM_S_MAX`, in either direction.
     """
 
     busy: float

@@ -24,6 +24,7 @@ from penstock.model.cluster_nodes import (
     DRAINS_PATH,
     ENDS_PATH,
     HOSTS_PATH,
+    LOG_PROBLEM_S_MAX,
     WHY_MAX,
     AssignmentNode,
     CandidateNode,
@@ -154,11 +155,9 @@ class ClusterLeader:
         memory.joins_planned()
         moving = memory.moving(view, settings.stuck_s)
         impaired = memory.impaired(settings)
+        doubtful = memory.doubtful(settings)
         stores = {
-            name: LiveStore(
-                host.weight, host.zone, name in impaired, host.state is HostState.IMPAIRED and name not in impaired
-            )
-            for name, host in hosts.items()
+            name: LiveStore(host.weight, host.zone, name in impaired, name in doubtful) for name, host in hosts.items()
         }
         drains = view.drains | {name for name, host in hosts.items() if host.state is HostState.DRAINING}
         planned, moves = plan(
@@ -167,7 +166,7 @@ class ClusterLeader:
         )  # fmt: skip
         if not moves:
             # A departure of most is planned again when the wait is over.
-            is_soon = moving or has_lost or memory.has_newly_impaired(settings)
+            is_soon = moving or has_lost or doubtful
             return settings.moving_poll_s if is_soon else settings.poll_s
         await self._write(store, view, planned, moves)
         memory.moved(moves)
@@ -236,6 +235,8 @@ class _Memory:
         self._impaired_since_s: dict[str, float] = {}
         #: Those of them whose log answers again, by their last report.
         self._recovering: set[str] = set()
+        #: The others whose log does not answer, by their last report.
+        self._silent: set[str] = set()
         #: When a store was last found to be impaired no more.
         self._recovered_s = -math.inf
         self._unserved_since_s: dict[int, float] = {}
@@ -270,11 +271,7 @@ class _Memory:
             for name, host in view.hosts.items()
             if host.state is HostState.IMPAIRED
         }
-        self._recovering = {
-            name
-            for name in self._impaired_since_s
-            if name in view.loads and view.loads[name].log_problem_s <= _PROBLEM_S
-        }
+        self._note_logs(view)
         mean = sum(load.busy for load in view.loads.values()) / max(len(view.loads), 1)
         limits = settings.moves
         for name in view.hosts:
@@ -283,6 +280,19 @@ class _Memory:
                 self._hot_since_s.setdefault(name, now_s)
             else:
                 self._hot_since_s.pop(name, None)
+
+    def _note_logs(self, view: ClusterView) -> None:
+        """Take note of the stores whose log answers, or does not, by their last reports."""
+        self._recovering = {
+            name
+            for name in self._impaired_since_s
+            if name in view.loads and view.loads[name].log_problem_s <= _PROBLEM_S
+        }
+        self._silent = {
+            name
+            for name, load in view.loads.items()
+            if load.log_problem_s > LOG_PROBLEM_S_MAX and name in view.hosts and name not in self._impaired_since_s
+        }
 
     def absent(self, ended: Collection[str], wait_s: float) -> dict[str, HostNode]:
         """Return the stores that left less than `wait_s` ago, and whose processes are not known to have ended."""
@@ -300,14 +310,17 @@ class _Memory:
             return set()
         wait_s, moves = settings.impaired_wait_s, settings.moves
         kept: set[str] = set()
-        if 100 * len(self._impaired_since_s) > moves.mass_percent * self._store_count:
+        if 100 * len(self._impaired_since_s.keys() | self._silent) > moves.mass_percent * self._store_count:
             # Rather the log than the stores; they may not all have noticed it, or not yet that it is over.
             wait_s, kept = max(wait_s, moves.mass_wait_s), self._recovering
         return {name for name, since_s in self._impaired_since_s.items() if now_s - since_s >= wait_s} - kept
 
-    def has_newly_impaired(self, settings: LeaderSettings) -> bool:
-        """Return whether a store is impaired, and its containers may not be moved yet."""
-        return len(self.impaired(settings)) < len(self._impaired_since_s)
+    def doubtful(self, settings: LeaderSettings) -> set[str]:
+        """Return the stores that keep their containers and get no others.
+
+        They are not impaired for long enough, or may become impaired soon: their log does not answer now.
+        """
+        return (self._impaired_since_s.keys() | self._silent) - self.impaired(settings)
 
     def first_wait_s(self, delay_s: float) -> float:
         """Return the time until containers of missing stores may be moved."""

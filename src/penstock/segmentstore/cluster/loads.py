@@ -1,7 +1,8 @@
 """`LoadReporter`: reports what a segment store does in ``loads/<name>``, and whether it is impaired.
 
-The report is the basis of moves for load; a report that is missing or late only delays these. An impaired store says
-so in its node in ``hosts``, which the leader watches.
+The report is the basis of moves for load; a report that is missing or late only delays these. It also says for how
+long the log has not answered: before a store is impaired, the leader gives it no containers of others. An impaired
+store says so in its node in ``hosts``, which the leader watches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.model.cluster_nodes import LOADS_PATH, ContainerLoad, LoadNode, encode_node
+from penstock.model.cluster_nodes import LOADS_PATH, LOG_PROBLEM_S_MAX, ContainerLoad, LoadNode, encode_node
 from penstock.model.errors import PenstockError
 from penstock.model.errors.coordination import CoordinationError, NoSuchNodeError
 from penstock.runtime.coordination import CreateNode, DeleteNode, Session, ensure_node
@@ -124,6 +125,7 @@ class LoadReporter:
         self._on_silent = on_silent
         self._impairment = Impairment(settings)
         self._reported: tuple[float, StoreCounts] | None = None
+        self._has_log_problem = False
         #: Since when the log has not answered checks that were made while no container was open.
         self._unanswered_since_s: float | None = None
 
@@ -145,6 +147,9 @@ class LoadReporter:
             has_changed = bool(self._impairment.reason) != bool(self.impaired)
             if has_changed or self._impairment.is_log_silent != self.is_log_silent:
                 self._log_change()
+                report_s = loop.time()
+            if (problem_s > LOG_PROBLEM_S_MAX) != self._has_log_problem:
+                self._has_log_problem = not self._has_log_problem
                 report_s = loop.time()
             if self.is_log_silent:
                 self._on_silent()
