@@ -7,6 +7,7 @@ The bucket hangs for a host while the place of its logs stalls (`DiskStall` of `
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -43,15 +44,21 @@ class BucketLogSettings:
 
 
 class LogObjects(SimulatedObjects):
-    """The bucket's client of a process on `host`."""
+    """The bucket's client of a process on `host`.
+
+    Attributes:
+        request_counts: requests so far, by the name of the call.
+    """
 
     def __init__(
         self, bucket: SimulatedBucket, rng: random.Random, faults: ObjectFaults, way: WayToService, host: Host
     ) -> None:
         super().__init__(bucket, rng, faults, way)
+        self.request_counts: Counter[str] = Counter()
         self._host = host
 
     async def _attempt(self, call: str, effect: Callable[[], T]) -> T:
+        self.request_counts[call] += 1
         self._host.on_disk_call(call, "bucket of the log")
         return await super()._attempt(call, effect)
 

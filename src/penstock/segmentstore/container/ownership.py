@@ -129,4 +129,5 @@ class OwnershipLease:
                 await self._used.wait()
         except TimeoutError:
             return self._rest_s(self.lease_s) > 0
-        return False
+        # A check of another container may have renewed the lease since the wait began.
+        return self._rest_s(self.lease_s * _RENEWED_AT) > 0
