@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -308,15 +309,8 @@ class Transactions:
             )
             return status if status else await self._completed(tables, transaction)
 
-        async def run() -> TransactionStatus:
-            status = await self._context.catalog.on_stream(scope, stream, decide)
-            if status is TransactionStatus.COMMITTING:
-                opened = OpenTransaction(scope, stream, transaction)
-                self.work.timers.disarm(opened)
-                self.work.post_commit(opened)
-            return status
-
-        return await self._runner.bounded(f"commit of {transaction.text} on {scope}/{stream}", run)
+        opened = OpenTransaction(scope, stream, transaction)
+        return await self._decided("commit", opened, decide, TransactionStatus.COMMITTING, self.work.post_commit)
 
     async def abort(self, scope: str, stream: str, transaction: TransactionId) -> TransactionStatus:
         """Decide to abort, durably; deletion follows in the background. Returns the status after the decision."""
@@ -325,15 +319,27 @@ class Transactions:
             status = await decide_abort(self._context, tables, transaction)
             return status if status else await self._completed(tables, transaction)
 
+        opened = OpenTransaction(scope, stream, transaction)
+        return await self._decided("abort", opened, decide, TransactionStatus.ABORTING, self.work.post_abort)
+
+    async def _decided(
+        self,
+        what: str,
+        opened: OpenTransaction,
+        decide: Callable[[StreamTables], Awaitable[TransactionStatus]],
+        wanted: TransactionStatus,
+        post: Callable[[OpenTransaction], None],
+    ) -> TransactionStatus:
+        """Decide a transaction; if the status is `wanted`, have the rest done in the background."""
+
         async def run() -> TransactionStatus:
-            status = await self._context.catalog.on_stream(scope, stream, decide)
-            if status is TransactionStatus.ABORTING:
-                opened = OpenTransaction(scope, stream, transaction)
+            status = await self._context.catalog.on_stream(opened.scope, opened.stream, decide)
+            if status is wanted:
                 self.work.timers.disarm(opened)
-                self.work.post_abort(opened)
+                post(opened)
             return status
 
-        return await self._runner.bounded(f"abort of {transaction.text} on {scope}/{stream}", run)
+        return await self._runner.bounded(f"{what} of {opened.transaction.text} on {opened.scope}/{opened.stream}", run)
 
     async def status(self, scope: str, stream: str, transaction: TransactionId) -> TransactionStatus:
         """Return a transaction's status, UNKNOWN if it does not exist or was completed too long ago."""
