@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 from penstock.administration.errors import LogNotSalvageableError
 from penstock.administration.salvage_plan import SalvagePlan, SalvagePlanner
+from penstock.administration.stopped_directory import stopped_directory
 from penstock.administration.storage_administration import check_identity
 from penstock.administration.storage_recovery import EPOCH_STEP
 from penstock.model.errors import (
     CorruptionError,
-    DataDirectoryInUseError,
     LogMissingError,
 )
 from penstock.runtime.disk import Disk
@@ -80,17 +80,8 @@ async def salvage_log(
         LaterVersionError: only a later version can read it.
         StorageUnavailableError, StorageIdentityError: long-term storage is missing, or belongs to another cluster.
     """
-    directory = DataDirectory(settings.data_dir, runtime)
-    try:
-        identity = await runtime.work.run(directory.open_existing)
-    except DataDirectoryInUseError as error:
-        raise DataDirectoryInUseError(
-            f"nothing was changed: a server runs on {directory.root}; stop it, repeat this command, and start it again"
-        ) from error
-    try:
+    async with stopped_directory(settings, runtime) as (directory, identity):
         return await _Salvage(directory, identity, settings, runtime, container_id).run(is_dry_run=is_dry_run)
-    finally:
-        directory.close()
 
 
 class _Salvage:

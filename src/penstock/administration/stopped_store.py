@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
+from penstock.administration.stopped_directory import stopped_directory
 from penstock.administration.storage_administration import check_identity
-from penstock.model.errors import DataDirectoryInUseError, StorageError
+from penstock.model.errors import StorageError
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.layout_settings import LayoutSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-from penstock.server.data_directory import DataDirectory
 from penstock.server.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.server.settings import StandaloneSettings
 
@@ -32,15 +32,8 @@ async def stopped_store(
         StorageUnavailableError, StorageIdentityError: long-term storage is missing, or belongs to another cluster.
         StorageError: a container could not be started.
     """
-    directory = DataDirectory(settings.data_dir, runtime)
     async with AsyncExitStack() as held:
-        try:
-            identity = await runtime.work.run(directory.open_existing)
-        except DataDirectoryInUseError as error:
-            raise DataDirectoryInUseError(
-                f"nothing was changed: a server runs on {directory.root}; stop it and repeat this command"
-            ) from error
-        held.callback(directory.close)
+        directory, identity = await held.enter_async_context(stopped_directory(settings, runtime))
         chunks = open_long_term_storage(settings, directory, runtime)
         held.push_async_callback(chunks.close)
         # Before the store starts, which would wait for storage.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Protocol
 
+from penstock.administration.stopped_directory import stopped_directory
 from penstock.model.errors import (
     CorruptionError,
-    DataDirectoryInUseError,
     LaterVersionError,
     LogIdentityError,
     StorageError,
@@ -62,15 +62,10 @@ async def check_storage(
         "penstock storage check",
         "start the server and run `penstock verify`, which compares the chunks",
     )
-    directory = DataDirectory(settings.data_dir, runtime)
     async with AsyncExitStack() as held:
-        try:
-            identity = await runtime.work.run(directory.open_existing)
-        except DataDirectoryInUseError as error:
-            raise DataDirectoryInUseError(
-                f"nothing was checked: a server runs on {directory.root}; stop it and repeat this command"
-            ) from error
-        held.callback(directory.close)
+        directory, identity = await held.enter_async_context(
+            stopped_directory(settings, runtime, outcome="nothing was checked")
+        )
         chunks = open_long_term_storage(settings, directory, runtime)
         held.push_async_callback(chunks.close)
         await check_identity(chunks, identity)

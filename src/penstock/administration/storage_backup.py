@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from penstock.administration.admin_client import AdminClient
 from penstock.administration.errors import BackupError
+from penstock.administration.stopped_directory import stopped_directory
 from penstock.administration.storage_administration import CheckProgress, demand_local_log
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, LogDamagedError
@@ -121,12 +122,8 @@ async def back_up_stopped(settings: StandaloneSettings, directory: str, runtime:
         "the bucket holds all that long-term storage does not have, so copy the bucket, or start a server with an "
         "administration port and name that with --admin",
     )
-    data = DataDirectory(settings.data_dir, runtime)
-    identity = await runtime.work.run(data.open_existing)
-    try:
+    async with stopped_directory(settings, runtime, outcome="nothing was written") as (data, identity):
         return await _write(_Stopped(data, identity, settings, runtime), directory, runtime, show)
-    finally:
-        data.close()
 
 
 async def _write(source: _Source, directory: str, runtime: Runtime, show: ShowBackup) -> Backup:
