@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import get_type_hints
 
 import pytest
 
+from penstock.client.settings import ClientSettings
+from penstock.client.transport import writer_ids
+from penstock.client.transport.connection_pool import ConnectionPool
+from penstock.client.transport.wire_segments import WireSegments
+from penstock.model.errors import BadOffsetError
 from penstock.segmentstore import request_memory
 from penstock.segmentstore.request_memory import ELEMENT_BYTES, memory_of
 from penstock.segmentstore.writer_budget import WRITER_BYTES, WriterBudget, WriterSlots
@@ -119,6 +125,28 @@ async def test_set_ups_that_wait_for_the_log_count(serve: Callable[..., Awaitabl
     service.logs.release_appends(0)
     for _ in range(10):
         await wire.expect(AppendSetup)
+
+
+async def test_single_appends_of_a_client_do_not_reach_the_bound(
+    serve: Callable[..., Awaitable[WireService]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each had a writer of its own, so the store closed the connection after 8192, and other appends were lost."""
+    monkeypatch.setattr(writer_ids, "WRITER_IDS_MAX", 3)
+    service = await serve(writer_bytes_max=4 * WRITER_BYTES)
+
+    async def resolve(segment: str) -> tuple[str, int]:
+        return "127.0.0.1", service.server.port
+
+    pool = ConnectionPool(resolve, ClientSettings())
+    segments = WireSegments(pool, ClientSettings(), random.Random(1))
+    try:
+        for end in range(1, 21):
+            assert await segments.append(A, b"x", expected_offset=None if end % 2 else end - 1) == end
+            with pytest.raises(BadOffsetError):
+                await segments.append(A, b"x", expected_offset=0)
+        assert service.server.writers.used_bytes == 3 * WRITER_BYTES
+    finally:
+        await pool.close()
 
 
 async def test_a_writer_that_is_set_up_again_counts_once(serve: Callable[..., Awaitable[WireService]]) -> None:

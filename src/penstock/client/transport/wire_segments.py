@@ -16,6 +16,7 @@ from penstock.client.transport.known_ends import KnownEnds
 from penstock.client.transport.replies import expect
 from penstock.client.transport.wire_requests import Make
 from penstock.client.transport.wire_tables import WireTables
+from penstock.client.transport.writer_ids import WriterIds
 from penstock.model.errors import (
     BadOffsetError,
     OutcomeUnknownError,
@@ -89,6 +90,7 @@ class WireSegments(WireTables):
     ) -> None:
         super().__init__(pool, settings, rng, token=token, waits_for_space=waits_for_space)
         self._known_ends = KnownEnds()
+        self._writer_ids = WriterIds(rng)
 
     async def create_segment(
         self, segment: str, *, scale_type: int = 0, target_rate: int = 0, rollover_bytes: int = 0
@@ -254,13 +256,8 @@ class WireSegments(WireTables):
         return [merged.new_target_write_offset for merged in reply.merged]
 
     async def append(self, segment: str, data: Buffer, *, expected_offset: int | None = None) -> int:
-        """See `Segments.append`. Each call uses a new writer id."""
-        writer_id = self._rng.randbytes(16)
-
-        def make(request_id: int) -> WireCommand:
-            if expected_offset is not None:
-                return ConditionalBlockEnd(writer_id, 1, expected_offset, data, request_id)
-            return AppendBlockEnd(writer_id, len(data), data, 1, 1, request_id)
+        """See `Segments.append`."""
+        writer_id = self._writer_ids.take()
 
         async def exchange(connection: WireConnection) -> WireCommand:
             request_id = connection.next_request_id()
@@ -269,9 +266,17 @@ class WireSegments(WireTables):
             )
             if not isinstance(setup, AppendSetup):
                 return setup
-            return await connection.request(request_id, make(request_id))
+            # Negative: the id was not used in this segment before.
+            number = max(setup.last_event_number, 0) + 1
+            if expected_offset is None:
+                command: WireCommand = AppendBlockEnd(writer_id, len(data), data, 1, number, request_id)
+            else:
+                command = ConditionalBlockEnd(writer_id, number, expected_offset, data, request_id)
+            return await connection.request(request_id, command)
 
         reply = await self._exchanges.run(segment, exchange, Purpose.APPEND, is_repeatable=False)
+        if isinstance(reply, (DataAppended, ConditionalCheckFailed)):
+            self._writer_ids.give_back(writer_id)
         if isinstance(reply, ConditionalCheckFailed):
             info = await self.segment_info(segment)
             raise BadOffsetError(segment, expected=expected_offset or 0, actual=info.length)
