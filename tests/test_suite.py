@@ -46,7 +46,9 @@ def run_suite(folder: Path, files: dict[str, str], *options: str) -> int:
     (tests / "pytest.ini").write_text("[pytest]\n")
     for name, text in files.items():
         (tests / f"test_{name}.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-c", str(tests / "pytest.ini"), str(tests)]
+    command = [sys.executable, "-m", "pytest", "-q", "-c", str(tests / "pytest.ini")]
+    if not any("::" in option for option in options):
+        command.append(str(tests))
     plugins = ("asyncio", "hypothesispytest", "timeout", "anyio")
     command += [part for plugin in plugins for part in ("-p", f"no:{plugin}")]
     return Suite([Group("all", ("-n", "0"))], options, reports, command).run()
@@ -81,6 +83,20 @@ def test_a_test_that_fails_again_fails_the_run(tmp_path: Path, capfd: pytest.Cap
     assert output.rstrip().splitlines()[-5:-2] == [
         "failed:", "  test_bad::test_bad", "  test_bad_teardown::test_bad_teardown",
     ]  # fmt: skip
+
+
+def test_a_named_test_is_repeated_beside_a_named_one_that_passed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tests"
+    named = (
+        f"{folder}/test_flaky.py::test_flaky",
+        f"{folder}/test_two.py::test_one",
+        f"{folder}/test_two.py::test_two",
+    )
+    two = "def test_one(): pass\ndef test_two(): pass\n"
+    assert run_suite(tmp_path, {"flaky": FLAKY, "two": two}, *named) == 0
+    assert closing_line(capfd.readouterr().out) == "3 passed, 1 rerun"
 
 
 def test_nothing_selected(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -186,8 +186,17 @@ class Suite:
             return None
         name = f"{group.name}-repeated"
         _say(f"tests: {group.name}: {len(outcome.failed)} failed and are repeated one after the other")
-        status = self._wait(self._start(group, group.options, ("-n", "0", "--lf", "--lfnf", "none"), name=name))
+        options = ("-n", "0", "--lf", "--lfnf", "none")
+        status = self._wait(self._start(group, group.options, options, name=name, user=self._files_of_tests()))
         return Outcome.read(status, self._report(name))
+
+    def _files_of_tests(self) -> tuple[str, ...]:
+        """Return the user's options with the files of named tests: pytest refuses the name of a test that passed."""
+        found = []
+        for option in self._options:
+            path = option.partition("::")[0]
+            found.append(path if path != option and Path(path).exists() else option)
+        return tuple(found)
 
     def _report(self, name: str) -> Path:
         return self._reports / f"{name}.xml"
@@ -199,11 +208,12 @@ class Suite:
         last: tuple[str, ...] = (),
         *,
         name: str = "",
+        user: tuple[str, ...] | None = None,
         output: IO[bytes] | None = None,
     ) -> subprocess.Popen[bytes]:
         own = ("-o", f"cache_dir={self._reports / group.name}", "--junitxml", str(self._report(name or group.name)))
         process = subprocess.Popen(
-            [*self._command, *own, *options, *self._options, *last],
+            [*self._command, *own, *options, *(self._options if user is None else user), *last],
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
         )
