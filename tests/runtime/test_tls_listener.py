@@ -19,6 +19,7 @@ import uvloop
 
 from penstock.runtime import tls_listener
 from penstock.runtime.tls_listener import HandshakeSettings, TlsListener
+from penstock.runtime.work import ThreadedWork
 from penstock.security.certificates import make_certificates
 
 pytest.importorskip("cryptography", reason="needs the extra [security]")
@@ -31,14 +32,23 @@ WAIT_S = 60.0
 PART = b"\x16\x03\x01"
 
 
-class Echo(asyncio.Protocol):
+class Echo(asyncio.BufferedProtocol):
     """Sends back what it receives."""
+
+    def __init__(self) -> None:
+        self.buffer = memoryview(bytearray(4096))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
-        self.transport.write(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.transport.write(bytes(self.buffer[:nbytes]))
+
+    def eof_received(self) -> bool:
+        return False
 
 
 class Place:
@@ -54,7 +64,8 @@ class Place:
 
     @asynccontextmanager
     async def listening(self, settings: HandshakeSettings) -> AsyncIterator[TlsListener]:
-        listener = TlsListener(self.context, Echo, settings)
+        work = ThreadedWork()
+        listener = TlsListener(self.context, Echo, settings, work=work)
         await listener.bind("127.0.0.1", 0)
         listener.listen(128)
         self.port = listener.sockets[0].getsockname()[1]
@@ -64,6 +75,7 @@ class Place:
             listener.close()
             for stranger in self.strangers:
                 stranger.close()
+            await work.close()
 
     def stranger(self, sent: bytes = b"") -> socket.socket:
         """Connect, and send some bytes."""

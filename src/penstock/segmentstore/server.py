@@ -151,7 +151,7 @@ class SegmentStoreServer:
         from penstock.runtime.tls_listener import HandshakeSettings, TlsListener
 
         bounds = HandshakeSettings(waiting_max=max(self.settings.connections_max // _WAITING_SHARE_DIVISOR, 1))
-        listener = TlsListener(tls, lambda: Connection(self), bounds)
+        listener = TlsListener(tls, lambda: Connection(self), bounds, work=self.store.runtime.work)
         self._servers.append(listener)
         await listener.bind(host, port)
         bound_receive_buffers(listener, self.settings.receive_buffer_bytes)
