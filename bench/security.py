@@ -51,8 +51,8 @@ def bounds(groups: Sequence[Sequence[float]], of: Callable[[Sequence[float]], fl
 
 def measure_tokens(directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
     """Compare the CPU of small appends with tokens and without, in pairs of turns."""
-    count = 2_000 if arguments.quick else 30_000
-    rounds, turns = (1, 2) if arguments.quick else (arguments.rounds, 4 * arguments.turns)
+    count = 2_000 if arguments.quick else 10_000
+    rounds, turns = (1, 2) if arguments.quick else (arguments.rounds, 12 * arguments.turns)
     costs: dict[bool, list[float]] = {False: [], True: []}
     ratios: list[list[float]] = []
     for number in range(rounds):
@@ -85,8 +85,8 @@ def measure_tokens(directory: Path, arguments: argparse.Namespace) -> dict[str, 
 
 def measure_tls(directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
     """Compare the CPU that TLS adds here and in a bare server, in both directions, in turns."""
-    chunks = 4 if arguments.quick else 200
-    turns = 1 if arguments.quick else 2 * arguments.turns
+    chunks = 4 if arguments.quick else 40
+    turns = 1 if arguments.quick else 10 * arguments.turns
     blocks = chunks * CHUNK_BYTES // BLOCK_BYTES
     gigabytes = chunks * CHUNK_BYTES / 1e9
     found: dict[str, list[float]] = {}
