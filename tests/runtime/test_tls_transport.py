@@ -20,9 +20,10 @@ from typing import cast
 import pytest
 import uvloop
 
+from penstock.model.segments import Buffer
 from penstock.runtime import tls_transport
 from penstock.runtime.tls_listener import HandshakeSettings, TlsListener
-from penstock.runtime.tls_transport import TlsState
+from penstock.runtime.tls_transport import TlsState, TlsTransport
 from penstock.runtime.work import ThreadedWork
 from penstock.security.certificates import make_certificates
 
@@ -389,16 +390,39 @@ def test_a_protocol_that_fails_loses_its_connection(play: Play) -> None:
     play(scenario)
 
 
-def test_many_connections_share_the_loop(play_own: Play) -> None:
-    """A turn encrypts a bounded part of a long write."""
+def test_a_turn_encrypts_a_part_of_a_long_write(play_own: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that others are served in between, also while the socket has room."""
+    monkeypatch.setattr(tls_transport, "_TURN_BYTES_MAX", 10_000)
 
     async def scenario(place: Place) -> None:
         async with place.connected() as (protocol, client):
-            protocol.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * MIB)
-            reading = asyncio.create_task(asyncio.to_thread(read_exactly, client, 8 * MIB))
-            protocol.transport.write(bytes(8 * MIB))
-            assert protocol.transport.get_write_buffer_size() >= 7 * MIB
-            await reading
+            protocol.transport.writelines([bytes(20_000), bytes(20_000)])
+            assert protocol.transport.get_write_buffer_size() == 20_000
+            await asyncio.to_thread(read_exactly, client, 40_000)
+            assert protocol.transport.get_write_buffer_size() == 0
+
+    play_own(scenario)
+
+
+def test_short_parts_are_encrypted_together(play_own: Play) -> None:
+    """Each record costs; a longer part is not copied."""
+
+    async def scenario(place: Place) -> None:
+        async with place.connected() as (protocol, client):
+            parts = [b"a" * 8, b"b" * 1_000, b"c" * 100_000, b"d"]
+            pieces: list[int] = []
+            original = TlsTransport._next_piece
+
+            def next_piece(transport: TlsTransport) -> Buffer:
+                piece = original(transport)
+                pieces.append(len(piece))
+                return piece
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(TlsTransport, "_next_piece", next_piece)
+                protocol.transport.writelines(parts)
+            assert await asyncio.to_thread(read_exactly, client, 101_009) == b"".join(parts)
+            assert pieces == [65_536, 35_472, 1]
 
     play_own(scenario)
 
