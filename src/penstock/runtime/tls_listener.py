@@ -81,7 +81,7 @@ class TlsListener:
         self._factory = factory
         self._settings = settings or HandshakeSettings()
         self._loop = asyncio.get_running_loop()
-        self._pool = work.pool("tls handshakes", PoolSettings(thread_count_max=1))
+        self._pool = work.pool("tls-handshakes", PoolSettings(thread_count_max=1))
         #: Encrypted bytes are received into this; it is empty again at the end of each call.
         self._received = memoryview(bytearray(RECEIVED_LENGTH))
         #: Accepted connections, oldest first, with the time by which their handshake is complete: those that have sent
