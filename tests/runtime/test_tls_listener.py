@@ -7,7 +7,7 @@ import datetime
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -154,22 +154,22 @@ def test_many_clients_at_once_are_served(play: Callable[[Scenario], None]) -> No
 
 def test_handshakes_begin_one_by_one(play: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of many connections that are ready at once leave time for requests of others in between."""
-    pause_s = 0.01
+    pause_s = 0.02
     monkeypatch.setattr(tls_listener, "_BEGIN_PAUSE_S", pause_s)
 
     async def scenario(place: Place) -> None:
         begun_s: list[float] = []
         original = TlsListener._handshake
 
-        async def handshake(listener: TlsListener, accepted: socket.socket, left_s: float) -> None:
-            begun_s.append(asyncio.get_running_loop().time())
-            await original(listener, accepted, left_s)
+        def handshake(listener: TlsListener, accepted: socket.socket, left_s: float) -> Coroutine[None, None, None]:
+            begun_s.append(asyncio.get_running_loop().time())  # In the turn that decides, however late the task runs.
+            return original(listener, accepted, left_s)
 
         monkeypatch.setattr(TlsListener, "_handshake", handshake)
         async with place.listening(LONG) as listener:
             await asyncio.gather(*(place.check_echo() for _ in range(8)))
             assert len(begun_s) == 8
-            assert all(later - earlier > 0.7 * pause_s for earlier, later in pairwise(begun_s))
+            assert all(later - earlier > 0.5 * pause_s for earlier, later in pairwise(begun_s))
             assert listener.refused_count == 0
 
     play(scenario)

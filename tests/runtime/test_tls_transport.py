@@ -282,10 +282,13 @@ def test_a_close_with_unread_bytes_loses_no_reply(play_own: Play) -> None:
     async def scenario(place: Place) -> None:
         sent = _bytes(200_000)
         async with place.connected() as (protocol, client):
-            protocol.transport.pause_reading()
+            protocol.buffer = protocol.buffer[:1_000]
             await asyncio.to_thread(client.sendall, _bytes(100_000))
+            await until(lambda: bool(protocol.received))
+            protocol.transport.pause_reading()  # Records of before are in memory, others in the socket.
             protocol.transport.write(sent)
             protocol.transport.close()
+            protocol.transport.pause_reading()
             await asyncio.sleep(0.05)
             assert not protocol.lost.done()
             assert await asyncio.to_thread(read_all, client) == sent
@@ -369,6 +372,25 @@ def test_an_abort_drops_what_was_written(play: Play) -> None:
             assert await protocol.lost is None
             with pytest.raises(OSError):
                 await asyncio.to_thread(read_all, client)
+
+    play(scenario)
+
+
+def test_a_protocol_can_begin_with_a_pause(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(place: Place) -> None:
+        original = Recorder.connection_made
+
+        def connection_made(protocol: Recorder, transport: asyncio.BaseTransport) -> None:
+            original(protocol, transport)
+            protocol.transport.pause_reading()
+
+        monkeypatch.setattr(Recorder, "connection_made", connection_made)
+        async with place.connected() as (protocol, client):
+            await asyncio.to_thread(client.sendall, b"early")
+            await asyncio.sleep(0.05)
+            assert not protocol.received
+            protocol.transport.resume_reading()
+            await until(lambda: protocol.received == b"early")
 
     play(scenario)
 

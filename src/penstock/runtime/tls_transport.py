@@ -17,6 +17,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, cast
 
 from penstock.model.segments import Buffer
@@ -85,14 +86,16 @@ class TlsTransport(asyncio.Transport):
         self._is_paused = False
         self._is_closing = False
         self._is_lost = False
+        #: Whether the end of TLS was encrypted, and whether that of the peer was received.
+        self._has_ended = False
         self._has_peer_ended = False
         self._end: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Tell the protocol about the connection, and begin to receive."""
-        self._protocol.connection_made(self)
-        # The last bytes of the handshake may have come with data.
+        # Data may have come with the handshake. They are received in the next turn, unless the protocol pauses now.
         self.resume_reading()
+        self._protocol.connection_made(self)
 
     # -- what the protocol uses -----------------------------------------------------------------------------------
 
@@ -128,11 +131,11 @@ class TlsTransport(asyncio.Transport):
 
     def is_reading(self) -> bool:
         """See `asyncio.ReadTransport`."""
-        return self._is_reading
+        return self._is_reading and not self._is_closing
 
     def pause_reading(self) -> None:
         """See `asyncio.ReadTransport`."""
-        if self._is_reading:
+        if self._is_reading and not self._is_closing:
             self._is_reading = False
             self._loop.remove_reader(self._socket)
 
@@ -370,15 +373,16 @@ class TlsTransport(asyncio.Transport):
 
         A socket that is closed with unread bytes resets the connection, and the peer may lose what it has not read.
         """
-        try:
-            try:
+        if not self._has_ended:
+            self._has_ended = True
+            with suppress(ssl.SSLError):  # The peer's end is not there yet, or data are before it.
                 self._tls.unwrap()
-            except ssl.SSLWantReadError:
-                pass  # The peer's end is not there yet.
-            if self._outgoing.pending:
-                self._socket.send(self._outgoing.read())
+            self._send()
+            if self._is_lost or self._has_writer:
+                return  # `_writable` continues.
+        try:
             self._socket.shutdown(socket.SHUT_WR)
-        except OSError:  # The peer has ended the connection by itself, or its buffers are full.
+        except OSError:  # The peer has reset the connection.
             self._lose(None)
             return
         if self._has_peer_ended:
