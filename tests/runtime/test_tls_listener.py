@@ -31,23 +31,14 @@ WAIT_S = 60.0
 PART = b"\x16\x03\x01"
 
 
-class Echo(asyncio.BufferedProtocol):
+class Echo(asyncio.Protocol):
     """Sends back what it receives."""
-
-    def __init__(self) -> None:
-        self.buffer = memoryview(bytearray(4096))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.transport.write(bytes(self.buffer[:nbytes]))
-
-    def eof_received(self) -> bool:
-        return False
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
 
 
 class Place:

@@ -60,6 +60,7 @@ class OperationsEndpoint:
             },
             settings.http,
             tls,
+            work,
         )
 
     @property

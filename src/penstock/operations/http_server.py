@@ -17,6 +17,7 @@ import h11
 from penstock.operations.settings import HttpServerSettings
 from penstock.runtime.tls_listener import HandshakeSettings, TlsListener
 from penstock.runtime.waits import cancel_and_wait
+from penstock.runtime.work import BlockingWork
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class HttpServer:
 
     A handler that raises is answered with 500, and logged: the defect must not end the server process.
 
-    `tls`: with the certificate; None: connections are not encrypted.
+    `tls`: with the certificate; None: connections are not encrypted. `work` computes handshakes, and is needed with it.
 
     Attributes:
         port: the listening port; 0 before `start`.
@@ -60,8 +61,10 @@ class HttpServer:
         routes: Mapping[str, Handler],
         settings: HttpServerSettings | None = None,
         tls: ssl.SSLContext | None = None,
+        work: BlockingWork | None = None,
     ) -> None:
         self._routes = dict(routes)
+        self._work = work
         self._settings = settings or HttpServerSettings()
         self._tls = tls
         self._server: asyncio.Server | TlsListener | None = None
@@ -79,8 +82,9 @@ class HttpServer:
             server = await asyncio.get_running_loop().create_server(self._new_protocol, host or None, port)
             self._server, self.port = server, int(server.sockets[0].getsockname()[1])
             return
+        assert self._work is not None
         bounds = HandshakeSettings(waiting_max=self._settings.connections_max)
-        self._server = listener = TlsListener(self._tls, self._new_protocol, bounds)
+        self._server = listener = TlsListener(self._tls, self._new_protocol, bounds, work=self._work)
         await listener.bind(host, port)
         listener.listen(_ACCEPT_BACKLOG)
         self.port = int(listener.sockets[0].getsockname()[1])

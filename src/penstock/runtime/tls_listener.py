@@ -70,7 +70,7 @@ class TlsListener:
     def __init__(
         self,
         context: ssl.SSLContext,
-        factory: Callable[[], asyncio.BufferedProtocol],
+        factory: Callable[[], asyncio.BaseProtocol],
         settings: HandshakeSettings | None = None,
         *,
         work: BlockingWork,

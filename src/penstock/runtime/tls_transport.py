@@ -65,14 +65,14 @@ class TlsTransport(asyncio.Transport):
     """See the module. `received`: memory for encrypted bytes, which all connections of a listener share."""
 
     def __init__(
-        self, sock: socket.socket, state: TlsState, protocol: asyncio.BufferedProtocol, received: memoryview
+        self, sock: socket.socket, state: TlsState, protocol: asyncio.BaseProtocol, received: memoryview
     ) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._tls = state.tls
         self._incoming, self._outgoing = state.incoming, state.outgoing
-        self._protocol = protocol
+        self._protocol = _buffered(protocol)
         self._received = received
         #: What is not encrypted yet, and the encrypted bytes that the socket has not taken.
         self._waiting: deque[memoryview] = deque()
@@ -122,12 +122,11 @@ class TlsTransport(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """See `asyncio.BaseTransport`."""
-        assert isinstance(protocol, asyncio.BufferedProtocol)
-        self._protocol = protocol
+        self._protocol = _buffered(protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """See `asyncio.BaseTransport`."""
-        return self._protocol
+        return self._protocol.protocol if isinstance(self._protocol, _OfBytes) else self._protocol
 
     def is_reading(self) -> bool:
         """See `asyncio.ReadTransport`."""
@@ -432,6 +431,34 @@ class TlsTransport(asyncio.Transport):
             self._socket.close()
             # It refers to this transport. Long-lived objects are rarely collected.
             self._protocol = _Nothing()
+
+
+class _OfBytes(asyncio.BufferedProtocol):
+    """A protocol without a buffer of its own, as those of streams."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
+        self.connection_made = protocol.connection_made  # type: ignore[method-assign]
+        self.connection_lost = protocol.connection_lost  # type: ignore[method-assign]
+        self.eof_received = protocol.eof_received  # type: ignore[method-assign]
+        self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = protocol.resume_writing  # type: ignore[method-assign]
+        self._buffer = memoryview(bytearray(_RECORD_LENGTH))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self.protocol.data_received(bytes(self._buffer[:nbytes]))
+
+
+def _buffered(protocol: asyncio.BaseProtocol) -> asyncio.BufferedProtocol:
+    if isinstance(protocol, asyncio.BufferedProtocol):
+        return protocol
+    assert isinstance(protocol, asyncio.Protocol)
+    return _OfBytes(protocol)
 
 
 class _Nothing(asyncio.BufferedProtocol):
