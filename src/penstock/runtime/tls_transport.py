@@ -48,8 +48,8 @@ class TlsState:
     __slots__ = ("incoming", "outgoing", "tls")
 
     def __init__(self, context: ssl.SSLContext) -> None:
-        self.incoming = ssl.MemoryBIO()
-        self.outgoing = ssl.MemoryBIO()
+        self.incoming: ssl.MemoryBIO = ssl.MemoryBIO()
+        self.outgoing: ssl.MemoryBIO = ssl.MemoryBIO()
         self.tls: ssl.SSLObject = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
 
     def shake_hands(self) -> bool:
@@ -437,7 +437,7 @@ class _OfBytes(asyncio.BufferedProtocol):
     """A protocol without a buffer of its own, as those of streams."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
-        self.protocol = protocol
+        self.protocol: asyncio.Protocol = protocol
         self.connection_made = protocol.connection_made  # type: ignore[method-assign]
         self.connection_lost = protocol.connection_lost  # type: ignore[method-assign]
         self.eof_received = protocol.eof_received  # type: ignore[method-assign]
