@@ -34,7 +34,7 @@ MIB = 1 << 20
 
 
 class Recorder(asyncio.BufferedProtocol):
-    """Keeps what it is told. Its buffer is short, so that many calls are needed."""
+    """Keeps what it receives. Its buffer is short, so that many calls are needed."""
 
     buffer_length = 70_000
 

@@ -407,7 +407,7 @@ class TlsTransport(asyncio.Transport):
             self._lose(error)
 
     def _lose(self, error: Exception | None) -> None:
-        """Drop the connection; the protocol is told in the next turn."""
+        """Drop the connection; the protocol gets that in the next turn."""
         if self._is_lost:
             return
         self._is_lost = True
