@@ -231,6 +231,8 @@ class ObjectChunkStorage:
             check_chunk_name(folder)
         # Keys after all but the prefix's last character: the first of them may be the prefix itself.
         after = "" if prefix.endswith("/") else prefix[:-1]
+        if after.rpartition("/")[2] in (".", ".."):
+            after = after.rpartition("/")[0]  # No key ends like that, and stores refuse it.
         end = prefix.encode()
         found: list[ChunkInfo] = []
         async with aclosing(self._pages(folder, after)) as pages:
