@@ -13,7 +13,7 @@ import ssl
 import struct
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -143,7 +143,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def read_all(client: ssl.SSLSocket) -> bytes:
-    """Read until the end. Raises `SSLEOFError` if it is not TLS's own end."""
+    """Read until the end. Raises `SSLEOFError`, but for early versions of Python 3.11, if that is not TLS's own end."""
     found = bytearray()
     while part := client.recv(MIB):
         found += part
@@ -373,8 +373,10 @@ def test_an_abort_drops_what_was_written(play: Play) -> None:
             protocol.transport.write(bytes(20 * MIB))
             protocol.transport.abort()
             assert await protocol.lost is None
-            with pytest.raises(OSError):
-                await asyncio.to_thread(read_all, client)
+            received = b""
+            with suppress(OSError):  # Python 3.11.2 reports the end without that of TLS as an ordinary one.
+                received = await asyncio.to_thread(read_all, client)
+            assert len(received) < 20 * MIB
 
     play(scenario)
 
