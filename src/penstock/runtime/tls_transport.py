@@ -186,7 +186,7 @@ class TlsTransport(asyncio.Transport):
         return False
 
     def write_eof(self) -> None:
-        """See `asyncio.WriteTransport`."""
+        """See `asyncio.WriteTransport`, which asks for this error where `can_write_eof` returns False."""
         raise NotImplementedError
 
     def is_closing(self) -> bool:
@@ -438,12 +438,27 @@ class _OfBytes(asyncio.BufferedProtocol):
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self.protocol: asyncio.Protocol = protocol
-        self.connection_made = protocol.connection_made  # type: ignore[method-assign]
-        self.connection_lost = protocol.connection_lost  # type: ignore[method-assign]
-        self.eof_received = protocol.eof_received  # type: ignore[method-assign]
-        self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = protocol.resume_writing  # type: ignore[method-assign]
         self._buffer = memoryview(bytearray(_RECORD_LENGTH))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self.protocol.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self.protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self.protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self.protocol.resume_writing()
+
+    def eof_received(self) -> bool | None:
+        """See `asyncio.BufferedProtocol`."""
+        return self.protocol.eof_received()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
