@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.suite import FAILURES_MAX, REPEATED, REPEATED_MAX, Group, Outcome, Suite, groups_of, verdict
+from support.suite import (
+    FAILURES_MAX,
+    PARTS_NICENESS,
+    REPEATED,
+    REPEATED_MAX,
+    Group,
+    Outcome,
+    Suite,
+    groups_of,
+    verdict,
+)
 
 #: Fails at its first run, by a file that it leaves.
 FLAKY = """
@@ -177,4 +188,30 @@ def test_every_test_is_in_one_group() -> None:
             for is_interop in (False, True):
                 names = {"spark": is_spark, "e2e": is_e2e, "interop": is_interop}
                 assert sum(bool(eval(mark, dict(names))) for mark in marks) == 1
-    assert [group.is_beside for group in groups_of(["-n", "0"])] == [False, False, False]
+    assert [(group.is_beside, group.niceness) for group in groups_of(["-n", "0"])] == [(False, 0)] * 3
+    assert [(group.is_beside, group.niceness) for group in groups_of([])] == [
+        (True, PARTS_NICENESS), (True, 0), (False, 0),
+    ]  # fmt: skip
+
+
+def test_a_group_beside_runs_at_its_own_priority(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The group beside ends only after the other one has begun. Each writes its niceness."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_niceness.py").write_text(
+        "import os, pathlib, time\n"
+        "def test_low():\n"
+        "    pathlib.Path('low').write_text(str(os.nice(0)))\n"
+        "    while not pathlib.Path('high').exists(): time.sleep(0.01)\n"
+        "def test_high():\n"
+        "    pathlib.Path('high').write_text(str(os.nice(0)))\n"
+    )
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    options = ["-q", "-n", "0", "--rootdir", str(tmp_path), str(tmp_path)]
+    plugins = [part for plugin in ("asyncio", "hypothesispytest", "anyio") for part in ("-p", f"no:{plugin}")]
+    command = ["env", "-C", str(tmp_path), sys.executable, "-m", "pytest", *options, *plugins, "--timeout", "60"]
+    groups = [Group("low", ("-k", "low"), is_beside=True, niceness=3), Group("high", ("-k", "high"))]
+    assert Suite(groups, [], reports, command).run() == 0
+    assert closing_line(capfd.readouterr().out) == "2 passed"
+    assert int((tmp_path / "high").read_text()) == os.nice(0)
+    assert int((tmp_path / "low").read_text()) == min(os.nice(0) + 3, 19)

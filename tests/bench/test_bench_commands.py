@@ -73,7 +73,24 @@ CLUSTER_COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "rolling_restart": ([], {"longest_gap_s", "client_errors", "idle_zookeeper_requests_per_s"}),
     "take_over": ([], {"kinds"}),
 }
-BY_NIGHT = [pytest.param(name, marks=pytest.mark.nightly) for name in SPARK_COMMANDS | CLUSTER_COMMANDS]
+#: Those that run with every change: a writer, readers, both tiers, a start. All others load and show their options, and
+#: run in the nightly profile: together they take three minutes of a core.
+DAILY = {"append", "cached_reads", "latency", "long_term_storage", "startup"}
+NAMES = [
+    name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly)
+    for name in COMMANDS | SPARK_COMMANDS | CLUSTER_COMMANDS
+]
+#: Prints the help of each named file in one process, which takes less than forty starts of Python.
+HELP = """
+import runpy, sys
+for path in sys.argv[1:]:
+    sys.argv = [path, "--help"]
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
 
 
 def run(name: str, *options: str, limit_s: float = 100) -> subprocess.CompletedProcess[str]:
@@ -104,6 +121,7 @@ def test_the_plan_of_assignments_is_measured(tmp_path: Path) -> None:
     assert {"cases", "containers", "stores"} <= json.loads(done.stdout).keys()
 
 
+@pytest.mark.nightly
 def test_the_log_in_a_bucket_is_measured(tmp_path: Path) -> None:
     """Its requests without load, which is the shortest part."""
     done = run("object_log", "--quick", "--no-java", "--only", "idle", "--directory", str(tmp_path))
@@ -171,7 +189,7 @@ def test_a_directory_that_is_not_a_checkout_is_refused(tmp_path: Path) -> None:
     assert "no checkout of the project" in done.stderr
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *BY_NIGHT])
+@pytest.mark.parametrize("name", NAMES)
 def test_command_reports(name: str, tmp_path: Path) -> None:
     """One JSON object on standard output, independent of progress output, and nothing left in the directory."""
     options, fields = (COMMANDS | SPARK_COMMANDS | CLUSTER_COMMANDS)[name]
@@ -185,6 +203,7 @@ def test_command_reports(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_events_written_by_the_java_client_all_arrive(tmp_path: Path) -> None:
     """What the yardstick counts adds up: all that was written at its rate is acknowledged, and read, once."""
     try:
@@ -201,6 +220,18 @@ def test_events_written_by_the_java_client_all_arrive(tmp_path: Path) -> None:
     assert figures["reader"]["is_drained"]
     assert 0 < figures["append_to_ack"]["p50_ms"] <= figures["append_to_ack"]["p99_ms"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_command_loads_and_shows_its_options() -> None:
+    """`plan` has none: a test of its own runs it."""
+    paths = sorted(path for path in BENCH.glob("*.py") if not path.stem.startswith("_") and path.stem != "plan")
+    done = subprocess.run(
+        [sys.executable, "-c", HELP, *map(str, paths)],
+        capture_output=True, text=True, env={**child_environment(), "PYTHONPATH": str(BENCH)}, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for path in paths:
+        assert f"usage: {path.name}" in done.stdout
 
 
 def test_help_shows_how_to_call() -> None:

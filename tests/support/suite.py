@@ -7,7 +7,7 @@ was selected. See docs/simulation.md.
 
 from __future__ import annotations
 
-import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +24,8 @@ REPEATED_MAX = 5
 #: More failures than this are not repeated: a slow machine does not explain them.
 FAILURES_MAX = 50
 REPEATED = "passed only when repeated: a defect to fix"
+#: Of the tests that run beside those of servers: a third of the time that one of these gets on a busy core.
+PARTS_NICENESS = 5
 #: Options with which a run leaves out tests or needs a terminal: its failures are not repeated.
 _NOT_REPEATED = ("-x", "--exitfirst", "--maxfail", "--pdb", "--trace", "--lf", "--last-failed", "--sw", "--stepwise")
 
@@ -36,11 +38,13 @@ class Group:
         name: of its reports.
         options: of pytest, before those of the user.
         is_beside: whether it runs in parallel with the groups after it; its output follows theirs.
+        niceness: added to that of this process. Tests of a higher one use the time that the others leave.
     """
 
     name: str
     options: tuple[str, ...]
     is_beside: bool = False
+    niceness: int = 0
 
 
 @dataclass
@@ -212,8 +216,9 @@ class Suite:
         output: IO[bytes] | None = None,
     ) -> subprocess.Popen[bytes]:
         own = ("-o", f"cache_dir={self._reports / group.name}", "--junitxml", str(self._report(name or group.name)))
+        lower = ("nice", "-n", str(group.niceness)) if group.niceness else ()
         process = subprocess.Popen(
-            [*self._command, *own, *options, *(self._options if user is None else user), *last],
+            [*lower, *self._command, *own, *options, *(self._options if user is None else user), *last],
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
         )
@@ -234,19 +239,18 @@ def _say(text: str) -> None:
 def groups_of(options: Sequence[str]) -> list[Group]:
     """Return the groups of this project's tests.
 
-    Spark's session has its own threads, and mostly waits, as the tests of servers do. So it runs in parallel with them.
-    With a single process, a debugger, or a named directory for temporary files, the groups run one after the other.
+    Tests of servers and of Spark's session wait for processes most of the time. The tests of parts, which compute, run
+    beside them at a lower priority, and use that time. With a single process, a debugger, or a named directory for
+    temporary files, the groups run one after the other.
     """
-    cores = os.cpu_count() or 1
     parallel = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
     text = f" {' '.join(options)} "
     is_alone = any(word in text for word in (" -n 0 ", " -n0 ", " --pdb ", " --trace ", " --basetemp"))
-    # Tests of servers wait for processes most of the time: one more than there are cores.
-    servers = (*parallel, "-n", str(cores + 1 if cores < 8 else 8), "-m", "(e2e or interop) and not spark")
+    is_beside, niceness = not is_alone, 0 if is_alone or shutil.which("nice") is None else PARTS_NICENESS
     return [
-        Group("parts", (*parallel, "-m", "not e2e and not interop and not spark")),
-        Group("spark", ("-m", "spark"), is_beside=not is_alone),
-        Group("servers", servers),
+        Group("parts", (*parallel, "-m", "not e2e and not interop and not spark"), is_beside, niceness),
+        Group("spark", ("-m", "spark"), is_beside),
+        Group("servers", (*parallel, "-m", "(e2e or interop) and not spark")),
     ]
 
 
