@@ -207,7 +207,7 @@ class AppendProcessor:
         except NoSuchSegmentError:
             if failure is None:
                 # Its deletion may not be durable yet: the second lookup waits for that.
-                held_appends.hold_for(writer_id, partial(container.find, command.segment), operation)
+                held_appends.hold_for(writer_id, partial(_find, container, command.segment), operation)
             elif container.ownership.is_confirmed:
                 replies.send(encode(NoSuchSegment(command.request_id, command.segment)))
             else:
@@ -569,6 +569,15 @@ class AppendProcessor:
         self._waiting_set_ups.clear()
         self._runs.clear()
         self._block = None
+
+
+async def _find(container: SegmentContainer, name: str) -> None:
+    """Load a segment into memory. Raises `NoSuchSegmentError` if the container may say so."""
+    try:
+        await container.find(name)
+    except NoSuchSegmentError:
+        await container.ownership.confirmed()
+        raise
 
 
 def _unknown(writer_id: bytes) -> ProtocolError:

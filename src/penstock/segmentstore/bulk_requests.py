@@ -67,7 +67,7 @@ class BulkRequests:
                 for turn in _turns(len(members)):
                     await _yield_to_loop(turn)
                     told = _infos(container, [members[index] for index in turn])
-                    container.ownership.check()
+                    await container.ownership.confirmed()
                     answers.update(told)
             except PenstockError:
                 continue  # Those without a result are requested individually, which gives the error.

@@ -56,7 +56,7 @@ class PinnedSegment:
             try:
                 found = self._found = await container.find(self._name)
             except NoSuchSegmentError:
-                container.ownership.check()
+                await container.ownership.confirmed()
                 raise
         found.use_count += 1
         if self._check is not None:
@@ -79,11 +79,12 @@ class PinnedSegment:
         try:
             if error is None:
                 if self._is_reading:
-                    container.ownership.check()
+                    await container.ownership.confirmed()
             elif isinstance(error, _REFUSALS):
                 await container.pipeline.barrier()  # The cause of a refusal must not be undone by a crash.
-                container.ownership.check()
+                await container.ownership.confirmed()
             elif isinstance(error, SegmentError):
-                container.ownership.check()  # A refusal may be based on state that a successor has changed.
+                # A refusal may be based on state that a successor has changed.
+                await container.ownership.confirmed()
         finally:
             found.use_count -= 1

@@ -171,8 +171,6 @@ class ReadProcessor:
         try:
             container, segment = self._store.find(command.segment)
             data = container.reader.read_cached(segment, command.offset, length)
-            if data is not None:
-                container.ownership.check()
         except (SegmentInactiveError, NoSuchSegmentError):
             # Loaded into memory; or refused once the deletion is durable.
             self._begin(command, length, self._store.reading(command.segment))
@@ -181,7 +179,11 @@ class ReadProcessor:
             self._send_error(command, error)
             return
         if data is not None:
-            self._send(command, data)
+            if container.ownership.is_confirmed:
+                self._send(command, data)
+            else:
+                # A task can wait for a check of the ownership.
+                self._begin(command, length, self._store.reading_found(container, segment))
         elif command.offset >= segment.durable_length:
             self._park(command, length, container, segment)
         else:
@@ -241,13 +243,12 @@ class ReadProcessor:
             if segment.has_ended_before(command.offset):
                 raise SegmentSealedError(segment.name)
             data = container.reader.read_cached(segment, command.offset, read.length)
-            container.ownership.check()
         except PenstockError as error:
             if container.pipeline.is_all_durable or isinstance(error, SegmentSealedError):
                 self._send_error(command, self._checked(container, error))
                 return
             data = None  # Refused by the task, which can wait until the refusal's cause is durable.
-        if data is not None:
+        if data is not None and container.ownership.is_confirmed:
             self._send(command, data)
         else:
             self._begin(command, read.length, self._store.reading_found(container, segment), has_waited=True)

@@ -126,7 +126,7 @@ class SegmentStore(ContainerHost):
         """See `Segments.locate_offset`."""
         async with self.using_stream(segment) as (container, found):
             border = await container.offset_indexes.locate(found, offset, before=before)
-            container.ownership.check()
+            await container.ownership.confirmed()
             return border
 
     async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
@@ -140,9 +140,9 @@ class SegmentStore(ContainerHost):
         try:
             info = await container.info(segment)
         except SegmentError:
-            container.ownership.check()
+            await container.ownership.confirmed()
             raise
-        container.ownership.check()
+        await container.ownership.confirmed()
         return info
 
     async def segment_infos(self, segments: Sequence[str]) -> Sequence[SegmentInfo | PenstockError]:
@@ -167,7 +167,7 @@ class SegmentStore(ContainerHost):
         async with self.using(target):
             merged = await container.merges.merge_all(target, sources)
         if any(source is None for _, source in merged):
-            container.ownership.check()
+            await container.ownership.confirmed()
         for _, found in merged:
             if found is not None and container.offset_indexes.may_have_one(found):
                 await container.offset_indexes.deleted(found.name)
@@ -191,7 +191,7 @@ class SegmentStore(ContainerHost):
             except NoSuchSegmentError:
                 length = (await container.info(target)).length
                 if container.state.was_merged(source, into):
-                    container.ownership.check()
+                    await container.ownership.confirmed()
                     return length
                 raise
             length = await container.merges.merge(target, source, updates)
@@ -239,7 +239,7 @@ class SegmentStore(ContainerHost):
         async with self.using_own(segment) as (container, _):
             was_expected = await container.update_attribute(segment, attribute_id, value=value, expected=expected)
             if not was_expected:
-                container.ownership.check()
+                await container.ownership.confirmed()
             return was_expected
 
     async def create_table(self, segment: str, *, key_length: int = 0, rollover_bytes: int = 0) -> None:

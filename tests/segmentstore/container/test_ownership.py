@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from penstock.model.errors import LogFencedError, OwnershipUnconfirmedError, StorageError
 from penstock.model.segments import TableUpdate
+from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.container.container import ContainerStatus
+from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.durable_log import DurableLog
 from penstock.segmentstore.tier1.memory_log import MemoryLog, MemoryLogFactory
+from penstock_simulation.simulated.simulation import Simulation
 from support.clock import SetClock
 from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store, until
 
@@ -144,6 +149,82 @@ async def test_a_log_that_cannot_say_is_asked_again(monkeypatch: pytest.MonkeyPa
     assert store.containers[0].status is ContainerStatus.RUNNING
     await store.stop()
     await runtime.work.close()
+
+
+class BilledLog:
+    """A log whose checks are billed: each waits until `answer` is set. Only what a lease uses of it."""
+
+    is_check_billed = True
+    may_predecessor_answer = False
+
+    def __init__(self, now_s: float) -> None:
+        self.ownership_confirmed_s = now_s
+        self.check_count = 0
+        self.answer = asyncio.Event()
+
+    async def confirm_ownership(self, *, is_shared: bool = False) -> None:
+        began_s = asyncio.get_running_loop().time()
+        self.check_count += 1
+        await self.answer.wait()
+        self.ownership_confirmed_s = began_s
+
+
+def billed_lease(simulation: Simulation) -> tuple[BilledLog, OwnershipLease]:
+    log = BilledLog(simulation.loop.time())
+    return log, OwnershipLease(0, cast("DurableLog", log), lease_s=LEASE_S, now_s=simulation.loop.time)
+
+
+def test_an_answer_that_is_due_after_the_lease_waits_for_the_check_where_it_is_billed() -> None:
+    with Simulation(1) as simulation:
+        log, lease = billed_lease(simulation)
+
+        async def scenario() -> list[float]:
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            keeping = asyncio.create_task(lease.keep())
+            await asyncio.sleep(LEASE_S - 0.5)
+            await lease.confirmed()  # At once, and without a check.
+            assert log.check_count == 0
+            await asyncio.sleep(0.6)
+            waits = [asyncio.create_task(lease.confirmed()) for _ in range(3)]
+            await asyncio.sleep(0.2)
+            assert not any(wait.done() for wait in waits)
+            waits[0].cancel()  # The others still get the answer.
+            log.answer.set()
+            await asyncio.gather(*waits[1:])
+            answered_s = loop.time() - began_s
+            await asyncio.sleep(5 * LEASE_S)
+            await cancel_and_wait(keeping)
+            return [answered_s, log.check_count]
+
+        answered_s, check_count = simulation.run(scenario)
+    assert answered_s == pytest.approx(LEASE_S + 0.3, abs=0.01)
+    assert check_count <= 6
+
+
+def test_an_answer_waits_for_a_check_for_a_bounded_time() -> None:
+    """The check hangs, then the incarnation ends: its answers are refused, at the bound and at once."""
+    with Simulation(1) as simulation:
+        _, lease = billed_lease(simulation)
+
+        async def scenario() -> list[float]:
+            loop = asyncio.get_running_loop()
+            keeping = asyncio.create_task(lease.keep())
+            await asyncio.sleep(LEASE_S + 1.0)
+            waited_s = []
+            for ends_after_s in (LEASE_S, 0.5):
+                began_s = loop.time()
+                ending = loop.call_later(ends_after_s, lease.end)
+                with pytest.raises(OwnershipUnconfirmedError):
+                    await lease.confirmed()
+                ending.cancel()
+                waited_s.append(loop.time() - began_s)
+            with pytest.raises(OwnershipUnconfirmedError):
+                await lease.confirmed()
+            await cancel_and_wait(keeping)
+            return waited_s
+
+        assert simulation.run(scenario) == pytest.approx([0.3 * LEASE_S, 0.5], abs=0.01)
 
 
 def test_the_lease_has_a_name_in_the_settings() -> None:

@@ -2,7 +2,8 @@
 
 A fenced incarnation cannot write, because its log rejects writes. But it could answer reads from outdated memory. It
 therefore answers only within one lease after the start of the last check that confirmed its ownership. Every successful
-append is such a check; an idle container makes a few checks per lease, or one where each is billed.
+append is such a check; an idle container makes a few checks per lease, or one where each is billed. Then an answer may
+be due after the end of the lease, and waits for the check.
 
 Guarantees and failure cases: docs/ownership.md.
 """
@@ -20,8 +21,11 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 #: Ownership checks of an idle container per lease: one may fail, and another be late, before reads are refused.
 _CHECKS_PER_LEASE = 3
-#: Where each check is billed: the age, in leases, at which a container that gives answers renews the confirmation.
+#: Where each check is billed: the age, in leases, at which a container renews the confirmation if answers were due that
+#: cannot wait for it.
 _RENEWED_AT = 0.9
+#: How long an answer waits for a check, in leases: longer than one that is answered at once, shorter than a request.
+_WAIT_MAX = 0.3
 _PAUSE_S_MIN = 0.001
 
 
@@ -36,14 +40,16 @@ class OwnershipLease:
         self._is_ended = False
         #: When the check in progress began, or the first of those that have failed; None: the last one succeeded.
         self._checking_since_s: float | None = None
-        #: Set when an answer was due since the last confirmation.
+        #: Set when an answer that cannot wait was due since the last confirmation.
         self._used = asyncio.Event()
+        #: Completed by the next confirmation, or by the end of the incarnation.
+        self._next: asyncio.Future[None] | None = None
 
     @property
     def is_confirmed(self) -> bool:
         """Whether the container may answer from its state now."""
         self._used.set()
-        return not self._is_ended and self._now_s() - self._log.ownership_confirmed_s <= self.lease_s
+        return self._is_valid()
 
     @property
     def check_age_s(self) -> float:
@@ -53,6 +59,7 @@ class OwnershipLease:
     def end(self) -> None:
         """Stop answering, before the log is released and before the next incarnation may start without a wait."""
         self._is_ended = True
+        self._wake()
 
     async def wait_out_predecessor(self, opened_s: float, drift_percent: int) -> None:
         """Wait until no earlier incarnation can answer reads any more, and record that.
@@ -78,6 +85,24 @@ class OwnershipLease:
         Call it after an answer is computed and before it is sent: then it was correct at a moment in between.
         """
         self._used.set()
+        self._check()
+
+    async def confirmed(self) -> None:
+        """Like `check`, but wait for the next confirmation if the lease has ended and each check is billed.
+
+        The lease of an idle container ends once per check, for the time that a check takes.
+        """
+        if self._log.is_check_billed and not self._is_ended and not self._is_valid():
+            self._used.set()
+            if self._next is None:
+                self._next = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._next,), timeout=self.lease_s * _WAIT_MAX)
+        self._check()
+
+    def _is_valid(self) -> bool:
+        return not self._is_ended and self._now_s() - self._log.ownership_confirmed_s <= self.lease_s
+
+    def _check(self) -> None:
         confirmed_before_s = self._now_s() - self._log.ownership_confirmed_s
         if self._is_ended or confirmed_before_s > self.lease_s:
             raise OwnershipUnconfirmedError(
@@ -95,6 +120,7 @@ class OwnershipLease:
         pause_s = self.lease_s * (1 - _RENEWED_AT) if is_billed else interval_s
         while True:
             if (rest_s := self._rest_s(interval_s)) > 0:
+                self._wake()
                 # Never so short that the clock does not advance.
                 await asyncio.sleep(max(rest_s, _PAUSE_S_MIN))
                 continue
@@ -112,6 +138,12 @@ class OwnershipLease:
                 logger.warning("container %d: its owner cannot be read from its log: %s", self._container_id, error)
                 await asyncio.sleep(pause_s)
 
+    def _wake(self) -> None:
+        """Let the answers continue that wait for a check."""
+        if self._next is not None:
+            self._next.set_result(None)
+            self._next = None
+
     def _rest_s(self, after_s: float) -> float:
         """Return the time until the last confirmation is `after_s` old."""
         return self._log.ownership_confirmed_s + after_s - self._now_s()
@@ -119,8 +151,8 @@ class OwnershipLease:
     async def _is_unused(self) -> bool:
         """Wait for a request or the end of the lease. Return whether neither has come, and the lease was renewed.
 
-        A container without requests needs no confirmation until the next answer. A request in the gap between the end
-        of the lease and the confirmation is refused, and retried by its client.
+        A container without requests needs no confirmation until the next answer. In the gap between the end of the
+        lease and the confirmation, answers wait (`confirmed`) or are refused, and retried by their client.
         """
         if self._used.is_set() or (rest_s := self._rest_s(self.lease_s)) <= 0:
             return False

@@ -378,6 +378,22 @@ def test_an_open_of_an_idle_container_does_not_read_all_slots_of_the_others() ->
     play(scenario)
 
 
+@pytest.mark.parametrize("container_count", [1, 3])
+def test_a_take_over_reads_each_slot_once_for_all_containers(container_count: int) -> None:
+    """But for the end of the journal, which each open tests for itself."""
+
+    async def scenario(world: World) -> None:
+        factory = world.process()
+        logs = [await opened(factory, number) for number in range(container_count)]
+        for number in range(40):
+            await append(logs[number % container_count], b"event %d" % number)
+        successor = world.process()
+        await asyncio.gather(*(opened(successor, number) for number in range(container_count)))
+        assert 40 < world.clients[1].counts["get_range"] <= 60 + 4 * container_count
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("others", [0, 5])
 def test_a_log_is_long_to_open_if_its_frames_are_spread_over_many_slots_of_others(others: int) -> None:
     async def scenario(world: World) -> None:

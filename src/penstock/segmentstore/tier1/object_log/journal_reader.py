@@ -21,6 +21,7 @@ from penstock.segmentstore.tier1.object_log.journal_format import (
 )
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
+from penstock.segmentstore.tier1.object_log.shared_slots import SharedSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,23 @@ class SlotFrames:
 
 
 class JournalReader:
-    """Reads sections of container `container_id`."""
+    """Reads sections of container `container_id`. `shared`: reads slots together with others."""
 
-    def __init__(self, bucket: LogBucket, settings: ObjectLogSettings, container_id: int) -> None:
+    def __init__(
+        self, bucket: LogBucket, settings: ObjectLogSettings, container_id: int, shared: SharedSlots | None = None
+    ) -> None:
         self._bucket = bucket
         self._settings = settings
         self._container_id = container_id
+        self._shared = shared
 
     async def part(self, journal: bytes, slot: int) -> SlotPart | None:
         """Read header and table of a slot; None if it is free. Raises `UnreadableDataError`."""
         key = journal_key(self._bucket.prefix, journal, slot)
-        head = await self._bucket.slot_start(journal, slot, self._settings.read_head_bytes)
+        if self._shared is not None:
+            head = await self._shared.head(journal, slot)
+        else:
+            head = await self._bucket.slot_start(journal, slot, self._settings.read_head_bytes)
         if head is None:
             return None
         header = decode_header(head, key, journal, slot)
@@ -170,12 +177,15 @@ class UpwardReader:
 
     async def read_up(self, end: int | None = None) -> None:
         """Read until a slot is free or sealed, or up to `end`. Raises `UnreadableDataError`, the inspection's error."""
+        count_max = self._settings.read_slots_max
         while not self.is_sealed and (end is None or self.slot < end):
-            count = self._settings.read_slots_max
+            count = count_max
             if end is not None:
                 count = min(count, end - self.slot)
             if end is None and not self.parts:
                 count = 1  # A journal often ends right here.
+            else:
+                count_max = max(count_max, min(2 * count_max, self._settings.open_slots_max))
             first = self.slot
             found = await asyncio.gather(*(self._reader.part(self.journal, first + index) for index in range(count)))
             present: list[SlotPart] = []

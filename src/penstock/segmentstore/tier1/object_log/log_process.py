@@ -16,6 +16,7 @@ from penstock.segmentstore.tier1.object_log.journal_writer import JournalWriter
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
 from penstock.segmentstore.tier1.object_log.server_claim import ServerClaim
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
+from penstock.segmentstore.tier1.object_log.shared_slots import SharedSlots
 
 _log = logging.getLogger(__name__)
 
@@ -141,6 +142,7 @@ class LogProcess:
         self.settings: ObjectLogSettings = settings
         self.owner: LogOwner = owner
         self.writer: JournalWriter = JournalWriter(bucket, runtime, settings)
+        self.shared_slots: SharedSlots = SharedSlots(bucket, settings)
         self.trim: JournalTrim = JournalTrim(bucket, self.writer, container_count)
         self.on_fenced: Callable[[int], None] = lambda container_id: None
         self.on_taken_over: Callable[[LogTakenOverError], None] = lambda error: None

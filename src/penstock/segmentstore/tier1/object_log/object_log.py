@@ -101,11 +101,8 @@ class ObjectLog(OnceOpenedLog):
     async def _open(self, inspect: InspectFrame | None) -> None:
         try:
             async with self._process.opening(self.container_id):
-                for _ in range(self._settings.open_attempts_max):
-                    if await self._try_to_claim(inspect):
-                        break
-                else:
-                    raise LogFencedError(f"{self._describe()} is being opened by other processes again and again")
+                with self._process.shared_slots.used():
+                    await self._claim(inspect)
         except BaseException as error:
             self.fail(error if isinstance(error, PenstockError) else StorageError("open was interrupted"))
             raise
@@ -113,6 +110,12 @@ class ObjectLog(OnceOpenedLog):
             self._state = LogLife.OPEN
         else:
             self._process.writer.detach(self)
+
+    async def _claim(self, inspect: InspectFrame | None) -> None:
+        for _ in range(self._settings.open_attempts_max):
+            if await self._try_to_claim(inspect):
+                return
+        raise LogFencedError(f"{self._describe()} is being opened by other processes again and again")
 
     async def _try_to_claim(self, inspect: InspectFrame | None) -> bool:
         """Fence every other holder and take the log over. Return False if its record has changed meanwhile."""
@@ -176,7 +179,7 @@ class ObjectLog(OnceOpenedLog):
         if not record.pieces:
             return None
         piece = record.pieces[-1]
-        reader = JournalReader(self._process.bucket, self._settings, self.container_id)
+        reader = JournalReader(self._process.bucket, self._settings, self.container_id, self._process.shared_slots)
         found = UpwardReader(reader, piece.journal, record.first_slot(piece), self._settings, inspect)
         is_own = piece.end is None and piece.journal == self._process.writer.journal
         await found.read_up(self._process.writer.settled if is_own else piece.end)
@@ -193,13 +196,13 @@ class ObjectLog(OnceOpenedLog):
                 key = journal_key(self._process.bucket.prefix, piece.journal, found.slot)
                 raise CorruptionError(key, 0, "it was created by this process, and is missing or sealed")
             return end
-        while True:
-            await found.read_up()
-            if found.is_sealed:
-                return found.slot
+        # It was read up to a slot that was free then.
+        while not found.is_sealed:
             self._check_opening()
             if await self._process.bucket.seal(piece.journal, found.slot, self._process.owner.token):
-                return found.slot
+                break
+            await found.read_up()
+        return found.slot
 
     @staticmethod
     def _has_frames(found: UpwardReader | None) -> bool:

@@ -27,7 +27,9 @@ class ObjectLogSettings:
         retry_delay_s_first: pause before a request that failed is sent again; it doubles.
         retry_delay_s_max: the longest such pause. There is no last attempt.
         open_attempts_max: how often an open begins again because another process changed the record.
-        read_slots_max: slots read at a time by an open and by a recovery.
+        read_slots_max: slots read at a time by a recovery, and at first by an open ...
+        open_slots_max: ... which then doubles their number up to this: it does not know where the journal ends, and the
+            lease of the former owner is only waited for after that.
         read_head_bytes: bytes of a slot that are read first, header and table among them.
         read_bytes_max: bytes of frames read ahead by a recovery; one object is always allowed.
         kept_bytes_max: bytes of frames that an open reads and keeps for the recovery after it.
@@ -59,6 +61,7 @@ class ObjectLogSettings:
     retry_delay_s_max: float = fixed(1.0)
     open_attempts_max: int = fixed(16)
     read_slots_max: int = fixed(16)
+    open_slots_max: int = fixed(128)
     read_head_bytes: int = fixed(64 * 1024)
     read_bytes_max: int = fixed(32 * MIB)
     kept_bytes_max: int = fixed(16 * MIB)
@@ -77,7 +80,7 @@ class ObjectLogSettings:
         """Check the bounds. Raises `InvalidArgumentError`."""
         for name in (
             "batch_bytes_max", "in_flight_max", "in_flight_bytes_max", "frame_length_max_bytes", "open_attempts_max",
-            "read_slots_max", "read_bytes_max", "truncate_bytes",
+            "read_slots_max", "open_slots_max", "read_bytes_max", "truncate_bytes",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"{name} must be at least 1, not {getattr(self, name)}")
