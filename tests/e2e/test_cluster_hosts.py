@@ -15,7 +15,8 @@ from support.running_cluster import running_cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-SHORT = ("a store's process killed", "a store drained", "a store's host lost", "ZooKeeper's leader killed")
+#: A killed process of a store is in `test_cluster.py`.
+SHORT = ("a store drained", "a store's host lost", "ZooKeeper's leader killed")
 
 
 def test_a_cluster_keeps_its_bounds_and_its_events_when_parts_are_lost(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def _judge(lives: list[Consumer], lost: set[str], rest: list[str], written: int)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("trouble_count", [30, pytest.param(100, marks=[pytest.mark.nightly])])
+@pytest.mark.parametrize("trouble_count", [12, pytest.param(100, marks=[pytest.mark.nightly])])
 def test_consumers_killed_hung_and_interrupted_under_load_lose_nothing(tmp_path: Path, trouble_count: int) -> None:
     """Several faults at once: each consumer is hit as soon as it is working."""
     play(tmp_path, trouble_count)

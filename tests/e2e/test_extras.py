@@ -320,7 +320,7 @@ PROGRAMS = {
     "zookeeper": [ZOOKEEPER],
 }
 #: The others are installed by the nightly profile.
-DAILY = ("arrow", "avro", "web")
+DAILY = ("arrow",)
 
 
 def run(command: list[str | Path], directory: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:

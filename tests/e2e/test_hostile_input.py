@@ -6,7 +6,8 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -48,15 +49,29 @@ frame_timeout_s = 0.5
 """
 
 
-@pytest.fixture
-def server(make_server: Callable[..., StandaloneProcess], tmp_path: Path) -> StandaloneProcess:
-    """Start a server with short time-outs and one segment."""
-    settings = tmp_path / "settings.toml"
+@contextmanager
+def quick_server(directory: Path) -> Iterator[StandaloneProcess]:
+    """Run a server with short time-outs and one segment."""
+    settings = directory / "settings.toml"
     settings.write_text(SETTINGS)
-    made = make_server("--config", str(settings), memory=True).start()
-    with WireClient(made.segment_store_port) as client:
-        client.ask(CreateSegment(client.next_id(), SEGMENT, 0, 0, "", 0), SegmentCreated)
-    return made
+    with StandaloneProcess(directory, "--config", str(settings), memory=True) as made:
+        with WireClient(made.segment_store_port) as client:
+            client.ask(CreateSegment(client.next_id(), SEGMENT, 0, 0, "", 0), SegmentCreated)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
+    """Run a server for all tests: each finds it as it should be after the input of those before."""
+    with quick_server(tmp_path_factory.mktemp("hostile")) as made:
+        yield made
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[StandaloneProcess]:
+    """Run a server for one test, which measures it."""
+    with quick_server(tmp_path) as made:
+        yield made
 
 
 def assert_alive(server: StandaloneProcess) -> None:
@@ -154,46 +169,46 @@ def test_silent_and_slow_peers_are_closed(server: StandaloneProcess) -> None:
     assert_alive(server)
 
 
-def test_aborted_connections_leave_nothing(server: StandaloneProcess) -> None:
+def test_aborted_connections_leave_nothing(own_server: StandaloneProcess) -> None:
     """Connections that end inside a frame, hundreds of times: no descriptors are kept."""
-    descriptors = Path(f"/proc/{server.pid}/fd")
+    descriptors = Path(f"/proc/{own_server.pid}/fd")
     before = len(list(descriptors.iterdir()))
     for length in range(300):
-        with WireClient(server.segment_store_port, greet=False) as client:
+        with WireClient(own_server.segment_store_port, greet=False) as client:
             client.socket.sendall((HELLO + frame(4, b"w" * 400))[: 1 + length])
-    assert_alive(server)
+    assert_alive(own_server)
     deadline_s = time.monotonic() + 60
     while len(list(descriptors.iterdir())) > before + 4:
         assert time.monotonic() < deadline_s, "descriptors are leaking"
         time.sleep(0.05)
 
 
-def test_memory_stays_bounded_under_begun_giant_frames(server: StandaloneProcess) -> None:
+def test_memory_stays_bounded_under_begun_giant_frames(own_server: StandaloneProcess) -> None:
     """64 connections that announce 16 MiB each and send a little: memory is taken for what arrives, not announced."""
-    before = server.resident_bytes()
-    clients = [WireClient(server.segment_store_port) for _ in range(64)]
+    before = own_server.resident_bytes()
+    clients = [WireClient(own_server.segment_store_port) for _ in range(64)]
     try:
         for client in clients:
             client.socket.sendall(frame(3, b"w" * 1000, 0x00FFFFFF - 8))
-        assert_alive(server)
-        assert server.resident_bytes() - before < 300 * MIB
+        assert_alive(own_server)
+        assert own_server.resident_bytes() - before < 300 * MIB
     finally:
         for client in clients:
             client.close()
-    assert_alive(server)
+    assert_alive(own_server)
 
 
-def test_memory_stays_bounded_when_a_peer_reads_no_replies(server: StandaloneProcess) -> None:
+def test_memory_stays_bounded_when_a_peer_reads_no_replies(own_server: StandaloneProcess) -> None:
     """Thousands of reads of a full segment, none of whose replies are taken: the server stops reading requests."""
-    with WireClient(server.segment_store_port) as client:
+    with WireClient(own_server.segment_store_port) as client:
         client.send(SetupAppend(1, b"w" * 16, SEGMENT, ""))
         client.receive()
         data = b"x" * (4 * MIB)
         client.send(AppendBlockEnd(b"w" * 16, len(data), data, 1, 1, 2))
         client.receive()
-    before = server.resident_bytes()
+    before = own_server.resident_bytes()
     request = encode(ReadSegment(SEGMENT, 0, 2 * MIB, "", 1))
-    with WireClient(server.segment_store_port) as greedy:
+    with WireClient(own_server.segment_store_port) as greedy:
         greedy.socket.settimeout(2.0)
         try:
             # Some 30 MB: far more than the buffers of both ends of a socket hold by themselves.
@@ -203,13 +218,13 @@ def test_memory_stays_bounded_when_a_peer_reads_no_replies(server: StandalonePro
             pass
         else:
             pytest.fail("500 000 requests were taken without a reply being read")
-        assert server.resident_bytes() - before < 200 * MIB
-        assert_alive(server)
+        assert own_server.resident_bytes() - before < 200 * MIB
+        assert_alive(own_server)
         # It takes replies after all: they are right. The server may be slow on a loaded machine.
         greedy.socket.settimeout(60.0)
         reply = greedy.receive(SegmentRead)
         assert bytes(reply.data) == b"x" * len(reply.data)
-    assert_alive(server)
+    assert_alive(own_server)
 
 
 def test_garbage_on_the_controller_port(server: StandaloneProcess) -> None:
