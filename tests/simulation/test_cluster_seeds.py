@@ -49,7 +49,7 @@ def seed_with_sound_buckets() -> int:
     raise AssertionError("each cluster has faults of buckets")
 
 
-@pytest.mark.parametrize("seed", [3, 14])
+@pytest.mark.parametrize("seed", [3, pytest.param(14, marks=pytest.mark.nightly)])
 def test_a_cluster_of_several_machines_keeps_every_promise(seed: int) -> None:
     outcome = run(seed, CLUSTER.of_length(20.0))
     assert outcome.violations == ()

@@ -160,7 +160,7 @@ def test_connections_of_others_are_not_concerned() -> None:
     world.run(scenario)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_users_continue_within_a_bound_and_servers_keep_nothing(seed: int) -> None:
     """Writers, readers and calls of the controller, with the time-outs that they have by default."""
     outcome = run(seed, HALF_OPEN)

@@ -15,7 +15,7 @@ from penstock_simulation.workloads.profile import EVERYTHING
 from penstock_simulation.workloads.scenario import Scenario
 
 
-@pytest.mark.parametrize("seed", [1, 17, 29])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (17, 29))])
 def test_a_cluster_with_logs_in_a_bucket_keeps_every_promise(seed: int) -> None:
     outcome = run(seed, OBJECT_LOG.of_length(20.0))
     assert outcome.violations == ()
@@ -24,7 +24,7 @@ def test_a_cluster_with_logs_in_a_bucket_keeps_every_promise(seed: int) -> None:
     assert any(fault.startswith("log ") for fault in outcome.fault_counts)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))])
 def test_logs_that_are_taken_over_all_the_time_lose_nothing(seed: int) -> None:
     outcome = run(seed, TAKEN_OBJECT_LOGS)
     assert outcome.violations == ()

@@ -1,6 +1,6 @@
 """Seeds of the simulation: whole clusters under faults keep every promise.
 
-Here a few, short; the pipeline runs 60 of a minute each, and 20 000 at night: ``python -m penstock_simulation run``.
+Here a few, short; the pipeline runs 30 of a minute each, and 20 000 at night: ``python -m penstock_simulation run``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from penstock_simulation.runner import run
 from penstock_simulation.workloads.profile import EVERYTHING
 
 LENGTH_S = 30.0
-SEED_COUNT = 6
+SEED_COUNT = 2
 
 
 @pytest.mark.parametrize("seed", range(SEED_COUNT))

@@ -80,7 +80,7 @@ IDS = ["combined", "apart", "combined with two stores"]
 
 @pytest.mark.parametrize("death", list(Death))
 @pytest.mark.parametrize("settings", SETTINGS, ids=IDS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_a_thousand_events_go_through_a_crash_of_the_store(seed: int, settings, death) -> None:
     with Simulation(seed) as simulation:
         world = World(simulation, settings)
@@ -163,7 +163,7 @@ def test_a_paused_store_and_a_partition_only_delay() -> None:
 
 
 @pytest.mark.parametrize("is_combined", [True, False], ids=["combined", "apart"])
-@pytest.mark.parametrize("seed", range(20, 26))
+@pytest.mark.parametrize("seed", [20, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(21, 26))])
 def test_under_drawn_faults_nothing_acknowledged_is_lost_and_nothing_doubled(seed: int, is_combined: bool) -> None:
     _, workload, plan = simulated_workload.run(seed, is_combined=is_combined)
     assert set(workload.acknowledged) <= set(workload.read), f"lost events under this plan:\n{plan}"

@@ -42,7 +42,7 @@ def test_a_seed_has_one_trace_in_every_process(kind: str) -> None:
     assert first == trace_of(11, kind, "4242")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 3))])
 def test_a_seed_has_one_trace_in_one_process(seed: int) -> None:
     traces = []
     for _ in range(2):

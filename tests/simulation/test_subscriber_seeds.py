@@ -8,7 +8,7 @@ from penstock_simulation.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSC
 from penstock_simulation.runner import run
 
 
-@pytest.mark.parametrize("seed", [3, 4, 8])
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (4, 8))])
 def test_no_event_is_truncated_before_all_subscribers_acknowledged_it(seed: int) -> None:
     """By itself and by hand, changed in between; and what all have acknowledged does go."""
     outcome = run(seed, SUBSCRIBERS)
@@ -20,7 +20,7 @@ def test_no_event_is_truncated_before_all_subscribers_acknowledged_it(seed: int)
         assert outcome.counts[done], done
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_only_the_maximum_truncates_unacknowledged_events(seed: int) -> None:
     """By size and by time, beside one that is silent; the minimum stays, and chunks go with what is truncated."""
     outcome = run(seed, LIMITED_SUBSCRIBERS)

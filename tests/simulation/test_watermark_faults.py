@@ -27,7 +27,7 @@ SETTINGS = ClusterSettings(
 ROUNDS = 25
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))])
 def test_no_event_at_or_before_the_lower_bound_arrives_through_crashes(seed: int) -> None:
     """Each event has its time; two writers note it behind each, while controllers and the store crash, and it scales.
 
