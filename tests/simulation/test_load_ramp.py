@@ -29,6 +29,7 @@ def test_a_stream_that_does_not_follow_its_load_is_found_out(monkeypatch: pytest
     assert [violation.split(" within")[0] for violation in ramp.violations] == ["no split"]
 
 
+@pytest.mark.nightly
 def test_a_stream_that_only_splits_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second half of the run is judged, too."""
     decide = auto_scaler.order_by_load  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from penstock_simulation.mutations.promises import PROMISES, STREAMS_MADE_AGAIN
 from penstock_simulation.runner import run
 
 
-@pytest.mark.parametrize("seed", [1, 3, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (0, 4))])
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (0, 1, 4))])
 def test_groups_begin_and_end_at_set_positions_and_transactions_change_hands(seed: int) -> None:
     """Nothing between two marks is left out, nothing beyond a cut comes; what is refused or bound stays so."""
     outcome = run(seed, PROMISES)

@@ -304,6 +304,7 @@ async def test_index_is_opened_while_another_object_of_it_gives_the_last_footer_
 
 
 # Those below 200 are among the seeds that the pipeline runs for each change.
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [236, 356, 369])
 def test_seeds_that_failed_once_pass(seed: int) -> None:
     assert run(seed).violations == ()
