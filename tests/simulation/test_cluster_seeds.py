@@ -12,8 +12,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from penstock.controller.cluster.view import ClusterView
+from penstock.model.assignment_plan import Move, MoveReason
+from penstock.model.cluster_nodes import LOG_PROBLEM_S_MAX, AssignmentNode, HostNode, HostState, LoadNode
+from penstock.runtime.coordination import Children
 from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket
-from penstock_simulation.checks.members import bound_of, moves_to_balance
+from penstock_simulation.checks.members import bound_of, moves_to_balance, needless_moves
 from penstock_simulation.mutations.members import CLUSTER, LOADED
 from penstock_simulation.runner import run
 from penstock_simulation.simulated.faults import Fault, FaultPlan, PlannedFault
@@ -120,3 +124,66 @@ def test_the_fewest_moves_are_those_of_a_search_over_all_assignments() -> None:
             if max(map(each.count, stores)) - min(map(each.count, stores)) <= 1
         )
         assert moves_to_balance(owners, stores) == fewest
+
+
+def view_of(
+    owners: Sequence[str], *, silent: Sequence[str] = (), impaired: Sequence[str] = (), drains: Sequence[str] = ()
+) -> ClusterView:
+    """Return a cluster of three stores; the logs of `silent` have not answered for a while."""
+    names = ("a", "b", "c")
+    nothing = Children(frozenset(), 0)
+    return ClusterView(
+        AssignmentNode(number=1, nonce="", owners=tuple(owners)),
+        1,
+        {
+            name: HostNode(endpoints={}, state=HostState.IMPAIRED if name in impaired else HostState.UP)
+            for name in names
+        },
+        {},
+        frozenset(drains),
+        {name: LoadNode(busy=0.0, log_problem_s=LOG_PROBLEM_S_MAX + 1 if name in silent else 0.0) for name in names},
+        nothing,
+        nothing,
+    )
+
+
+def moves_between(before: Sequence[str], owners: Sequence[str], reason: MoveReason) -> tuple[Move, ...]:
+    return tuple(
+        Move(number, source, target, reason)
+        for number, (source, target) in enumerate(zip(before, owners, strict=True))
+        if source != target
+    )
+
+
+@pytest.mark.parametrize("kind", ["silent", "impaired"])
+def test_new_containers_need_not_go_to_a_store_whose_log_does_not_answer(kind: str) -> None:
+    """Seed 6: the store that got none had reported its log shortly before, and was counted as a target."""
+    before, owners = ["", "", "", ""], ("a", "b", "a", "b")
+    view = view_of(before, silent=["c"] if kind == "silent" else [], impaired=["c"] if kind == "impaired" else [])
+    assert not list(needless_moves(view, owners, moves_between(before, owners, MoveReason.NEW)))
+
+
+@pytest.mark.parametrize("kind", ["silent", "impaired"])
+def test_others_are_evened_out_beside_a_store_that_keeps_its_containers(kind: str) -> None:
+    before, owners = ["c", "c", "a", "a"], ("c", "c", "b", "a")
+    view = view_of(before, silent=["c"] if kind == "silent" else [], impaired=["c"] if kind == "impaired" else [])
+    assert not list(needless_moves(view, owners, moves_between(before, owners, MoveReason.EVEN)))
+
+
+@pytest.mark.parametrize(
+    ("before", "owners", "drains", "found"),
+    [
+        (["c", "a", "b"], ("a", "a", "b"), [], ["container 0 from c, whose log may answer again"]),
+        (["", "a", "b"], ("c", "a", "b"), [], ["1 moves: 1 are needed before them, and 1 after", "container 0 to c"]),
+        (["a", "b", "b"], ("b", "a", "b"), [], ["2 moves: 0 are needed"]),
+        (["c", "a", "b"], ("a", "a", "b"), ["c"], []),
+    ],
+    ids=["away from the silent store", "to the silent store", "an exchange", "the silent store is drained"],
+)
+def test_needless_moves_beside_a_store_whose_log_does_not_answer_are_found(
+    before: Sequence[str], owners: tuple[str, ...], drains: Sequence[str], found: Sequence[str]
+) -> None:
+    view = view_of(before, silent=["c"], drains=drains)
+    wrong = list(needless_moves(view, owners, moves_between(before, owners, MoveReason.LOST)))
+    assert len(wrong) == len(found)
+    assert all(text in each for text, each in zip(found, wrong, strict=True)), wrong

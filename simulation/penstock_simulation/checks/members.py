@@ -26,6 +26,7 @@ from penstock.model.cluster_nodes import (
     ENDS_PATH,
     HELD_PATH,
     HOSTS_PATH,
+    LOG_PROBLEM_S_MAX,
     AssignmentNode,
     HeldNode,
     HostState,
@@ -193,7 +194,7 @@ def watch_members(found: Callable[[str], None]) -> Iterator[MemberWatch]:
         self: ClusterLeader, store: CoordinationStore, view: ClusterView, owners: tuple[str, ...],
         moves: tuple[Move, ...],
     ) -> None:  # fmt: skip
-        for wrong in _needless(view, owners, moves):
+        for wrong in needless_moves(view, owners, moves):
             found(wrong)
         loop, count = asyncio.get_running_loop(), self.assignment_count
         planned_s = loop.time()
@@ -213,7 +214,7 @@ def watch_members(found: Callable[[str], None]) -> Iterator[MemberWatch]:
         yield watch
 
 
-def _needless(view: ClusterView, owners: tuple[str, ...], moves: tuple[Move, ...]) -> Iterator[str]:
+def needless_moves(view: ClusterView, owners: tuple[str, ...], moves: tuple[Move, ...]) -> Iterator[str]:
     """Yield what is wrong with an assignment that a leader is about to write."""
     before = view.assignment.owners
     changed = sum(one != other for one, other in zip(before, owners, strict=True))
@@ -223,13 +224,27 @@ def _needless(view: ClusterView, owners: tuple[str, ...], moves: tuple[Move, ...
         return
     draining = view.drains | {name for name, host in view.hosts.items() if host.state is HostState.DRAINING}
     names = view.hosts.keys() - draining
-    targets = {name for name in names if view.hosts[name].state is not HostState.IMPAIRED} or names
-    needed, left = moves_to_balance(before, targets), moves_to_balance(owners, targets)
+    impaired = {name for name in names if view.hosts[name].state is HostState.IMPAIRED}
+    silent = {
+        name
+        for name, load in view.loads.items()
+        if name in names and name not in impaired and load.log_problem_s > LOG_PROBLEM_S_MAX
+    }
+    targets = names - impaired - silent or names
+    # A store whose log may answer again keeps what it has.
+    moved = {move.container_id for move in moves}
+    kept = {number for number, owner in enumerate(before) if owner in names - targets and number not in moved}
+    needed, left = (
+        moves_to_balance([owner for number, owner in enumerate(each) if number not in kept], targets)
+        for each in (before, owners)
+    )
     if needed - left != len(moves):
         yield f"a leader makes {len(moves)} moves: {needed} are needed before them, and {left} after them ({owners})"
     for move in moves:
+        if move.source in silent - targets:
+            yield f"a leader takes container {move.container_id} from {move.source}, whose log may answer again"
         if move.target not in targets:
-            yield f"a leader gives container {move.container_id} to {move.target}, which is drained or impaired"
+            yield f"a leader gives container {move.container_id} to {move.target}, which is drained or has no log"
 
 
 @dataclass(frozen=True, slots=True)

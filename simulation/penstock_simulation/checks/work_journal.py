@@ -35,19 +35,19 @@ class WorkJournal:
         self.sessions: MemberNames | None = None
         self.counts: Counter[str] = Counter()
         self._found = found
-        #: By the id of the work: who owned it last, as far as a write of that was answered.
-        self._owners: dict[str, str] = {}
+        #: By the id of the work: who owned it last and its attempt, as far as a write of that was answered.
+        self._owners: dict[str, tuple[str, int]] = {}
         self._ended: set[str] = set()
 
     def announced(self, work: PendingWork) -> None:
         """Note that work is about to be announced by its owner."""
-        if self._owners.setdefault(work.work_id, work.owner) == work.owner:
+        if self._owners.setdefault(work.work_id, (work.owner, work.attempt))[0] == work.owner:
             self.counts["controllers: work announced"] += 1
 
     def taken_over(self, work: PendingWork) -> None:
         """Note that work has been taken over by its owner."""
-        before = self._owners.get(work.work_id)
-        self._owners[work.work_id] = work.owner
+        before, _ = self._owners.get(work.work_id, ("", 0))
+        self._owners[work.work_id] = work.owner, work.attempt
         self.counts["controllers: work taken over"] += 1
         # A session that has ended does not begin again: a present member was a member when its work was taken.
         if self.sessions is not None and before in self.sessions.names and before != work.owner:
@@ -60,8 +60,12 @@ class WorkJournal:
         work = claim.work
         if work.work_id in self._ended:
             self._found(f"{work.kind} of {work.subject} ended twice, the second time by {work.owner}")
+        owner, attempt = self._owners.get(work.work_id, (work.owner, work.attempt))
+        if owner != work.owner and work.attempt > attempt:
+            # It was taken over by a write whose reply was lost, and read back as its own.
+            self.taken_over(work)
+            owner = work.owner
         self._ended.add(work.work_id)
-        owner = self._owners.get(work.work_id, work.owner)
         if owner != work.owner:
             self._found(f"{work.kind} of {work.subject}: {work.owner} ended what {owner} had taken over")
         if work.attempt > 1:

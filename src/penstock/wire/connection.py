@@ -90,6 +90,8 @@ class WireConnection(asyncio.BufferedProtocol):
         self._keepalive_timer: asyncio.TimerHandle | None = None
         #: The lower of both sides' wire versions.
         self.wire_version: int = WIRE_VERSION
+        #: Called before pending requests fail because the server was silent. It must not block.
+        self.on_silence: Callable[[], None] | None = None
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -302,6 +304,8 @@ class WireConnection(asyncio.BufferedProtocol):
             return
         if self._keepalive_pending:
             silent_s = now_s - self._received_s
+            if self.on_silence is not None:
+                self.on_silence()
             self.abort(f"no byte was received for {silent_s:.1f} s, though a KeepAlive was sent", silent_s=silent_s)
             return
         self._keepalive_pending = True

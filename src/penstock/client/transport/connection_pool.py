@@ -1,7 +1,8 @@
 """`ConnectionPool`: few connections to many segment stores, shared within one client.
 
 Each segment store gets one connection per `Purpose`, so that acknowledgements don't queue behind bulk reads. The home
-of a segment is resolved once and cached until a request finds it wrong.
+of a segment is resolved once and cached until a request finds it wrong, or until its address does not answer: then the
+homes of all segments of that address are resolved again, because their requests would wait for silence one by one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from enum import Enum
+from functools import partial
 
 from penstock.client.common.deadline import context_without_deadline, current_deadline
 from penstock.client.common.telemetry import telemetry_of_process
@@ -40,6 +42,16 @@ class Purpose(Enum):
 _COUNTED = (Purpose.APPEND, Purpose.READ, Purpose.REQUEST)
 
 
+class _Address:
+    """Host and port of a store, shared by its cached segments, so that all are forgotten in one step."""
+
+    __slots__ = ("endpoint", "is_current")
+
+    def __init__(self, endpoint: tuple[str, int]) -> None:
+        self.endpoint = endpoint
+        self.is_current = True
+
+
 class ConnectionPool:
     """Connections by segment. Bounded by one per `Purpose` and segment store; use within one event loop."""
 
@@ -64,7 +76,10 @@ class ConnectionPool:
         self._resolver = resolver
         self._settings = settings
         self._ssl_context = ssl_context
-        self._endpoints: dict[str, tuple[str, int]] = {}
+        #: By segment; those that are not current count as missing.
+        self._homes: dict[str, _Address] = {}
+        #: The current ones.
+        self._addresses: dict[tuple[str, int], _Address] = {}
         self._connections: dict[tuple[str, int, Purpose], WireConnection] = {}
         self._opening: dict[tuple[str, int, Purpose], asyncio.Task[WireConnection]] = {}
         #: Endpoints that were reached: a later failure to resolve their names is an outage, not a wrong setting.
@@ -115,21 +130,29 @@ class ConnectionPool:
         """Return host and port of the segment store that serves `segment`, from the cache if possible."""
         if self._is_closed:
             raise ConnectionLostError(f"{segment}: the client is closed")
-        endpoint = self._endpoints.get(segment)
+        endpoint = self.known_endpoint(segment)
         if endpoint is None:
             endpoint = await self._resolver(segment)
-            if len(self._endpoints) >= self._settings.endpoint_count_max:
-                self._endpoints.clear()
-            self._endpoints[segment] = endpoint
+            if len(self._homes) >= self._settings.endpoint_count_max:
+                self._homes.clear()
+                self._addresses.clear()
+            self._homes[segment] = self._addresses.setdefault(endpoint, _Address(endpoint))
         return endpoint
 
     def known_endpoint(self, segment: str) -> tuple[str, int] | None:
         """Return the cached result of `endpoint`, None if a request would be needed."""
-        return self._endpoints.get(segment)
+        home = self._homes.get(segment)
+        return home.endpoint if home is not None and home.is_current else None
 
     def forget(self, segment: str) -> None:
         """Query the resolver again next time: the segment was not at its cached home."""
-        self._endpoints.pop(segment, None)
+        self._homes.pop(segment, None)
+
+    def forget_address(self, endpoint: tuple[str, int]) -> None:
+        """Query the resolver again for all segments of a store that does not answer: they may have moved."""
+        address = self._addresses.pop(endpoint, None)
+        if address is not None:
+            address.is_current = False
 
     async def close(self) -> None:
         """Close all connections; everything that waits on them fails."""
@@ -155,9 +178,11 @@ class ConnectionPool:
             # Lost connections are dropped now, so stores that no longer exist leave none.
             self._connections = {other: value for other, value in self._connections.items() if value.is_open}
             self._connections[key] = connection
+            connection.on_silence = partial(self.forget_address, key[:2])
             self._count_reconnect(key)
             return connection
         except ConnectionLostError as error:
+            self.forget_address(key[:2])
             if key[:2] in self._reached:
                 error.unresolved_host = ""
                 raise

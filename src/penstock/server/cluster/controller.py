@@ -170,10 +170,11 @@ class ClusterController:
     ) -> ControllerService:
         """Start the controller, once its tables can be reached."""
         watch = self.settings.store_processes
-        # Bounds waits for a store that hangs by the time that its detection takes.
+        # Bounds waits for a store that hangs, or that no packet reaches, by the time that its detection takes.
+        detection_s = min(watch.health_timeout_s, self.settings.cluster.session_timeout_s)
         client = ClientSettings(
             request_timeout_s=2 * watch.health_timeout_s,
-            keepalive_interval_s=watch.health_timeout_s,
+            keepalive_interval_s=detection_s / 2,
             retry_time_max_s=watch.retry_time_max_s,
         )
         locator = directory.locator(self.settings.cluster.internal_listener)
