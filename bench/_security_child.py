@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
+import random
 import socket
 import ssl
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from _security_server import CHUNK_BYTES, SEGMENT, token
+from _security_server import BARE_REQUEST, CHUNK_BYTES, SEGMENT, token
 from penstock.security.certificates import make_certificates
 from penstock.wire.codec import encode
 from penstock.wire.commands import AppendBlockEnd, Hello, ReadSegment, SetupAppend
@@ -21,6 +21,18 @@ from penstock.wire.commands import AppendBlockEnd, Hello, ReadSegment, SetupAppe
 HERE = Path(__file__).resolve().parent
 WRITER = b"w" * 16
 BLOCK_BYTES = 64 * 1024
+#: For bounds.
+_DRAWS = 2_000
+
+
+def bounds(groups: Sequence[Sequence[float]], of: Callable[[Sequence[float]], float]) -> list[float]:
+    """Return the bounds of 95 % of `of`, over draws of groups, and then of values of each."""
+    rng = random.Random(1)
+    found = sorted(
+        of([value for group in rng.choices(groups, k=len(groups)) for value in rng.choices(group, k=len(group))])
+        for _ in range(_DRAWS)
+    )
+    return [round(found[int(_DRAWS * share)], 4) for share in (0.025, 0.975)]
 
 
 class Child:
@@ -29,7 +41,7 @@ class Child:
     def __init__(self, process: subprocess.Popen[str], tls: ssl.SSLContext | None, with_token: str) -> None:
         assert process.stdout is not None
         self.process = process
-        self.port = int(process.stdout.readline())
+        self.ports = [int(each) for each in process.stdout.readline().split()]
         self.token = with_token
         self._tls = tls
 
@@ -42,11 +54,18 @@ class Child:
         found: dict[str, float] = json.loads(self.process.stdout.readline())
         return found
 
-    def connect(self) -> socket.socket:
-        """Return a blocking connection, encrypted if the server is."""
-        made = socket.create_connection(("127.0.0.1", self.port))
+    @property
+    def port(self) -> int:
+        """The first port."""
+        return self.ports[0]
+
+    def connect(self, port: int | None = None, *, has_tls: bool | None = None) -> socket.socket:
+        """Return a blocking connection, encrypted if the server is, or by `has_tls`."""
+        made = socket.create_connection(("127.0.0.1", port or self.port))
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return made if self._tls is None else self._tls.wrap_socket(made, server_hostname="localhost")
+        if self._tls is None or has_tls is False:
+            return made
+        return self._tls.wrap_socket(made, server_hostname="localhost")
 
     def cpu_s(self) -> float:
         """Return the CPU time of the process so far, of all threads, by its own clock: that of the system has ticks."""
@@ -84,86 +103,85 @@ def received(connection: socket.socket, byte_count: int) -> None:
         byte_count -= count
 
 
+def exactly(connection: socket.socket, byte_count: int) -> bytes:
+    """Receive so few bytes that copies do not matter."""
+    found = b""
+    while len(found) < byte_count:
+        part = connection.recv(byte_count - len(found))
+        if not part:
+            raise SystemExit("the server closed the connection")
+        found += part
+    return found
+
+
 def frame(connection: socket.socket) -> tuple[int, bytes]:
-    """Receive a frame; return its type and payload."""
-
-    def exactly(count: int) -> bytes:
-        found = b""
-        while len(found) < count:
-            part = connection.recv(count - len(found))
-            if not part:
-                raise SystemExit("the server closed the connection")
-            found += part
-        return found
-
-    header = exactly(8)
-    return int.from_bytes(header[:4], "big"), exactly(int.from_bytes(header[4:], "big"))
+    """Receive a short frame; return its type and payload."""
+    header = exactly(connection, 8)
+    return int.from_bytes(header[:4], "big"), exactly(connection, int.from_bytes(header[4:], "big"))
 
 
-def greeted(server: Child) -> socket.socket:
+def greeted(
+    server: Child, port: int | None = None, *, has_tls: bool | None = None, writer: bytes = WRITER
+) -> socket.socket:
     """Return a connection with a writer that is set up."""
-    connection = server.connect()
+    connection = server.connect(port, has_tls=has_tls)
     connection.sendall(encode(Hello(17, 5)))
     frame(connection)
-    connection.sendall(encode(SetupAppend(1, WRITER, SEGMENT, server.token)))
+    connection.sendall(encode(SetupAppend(1, writer, SEGMENT, server.token)))
     frame(connection)
     return connection
 
 
-def append(server: Child, connection: socket.socket, first: int, count: int, length: int) -> float:
-    """Append `count` blocks, numbered from `first`, and wait for the acknowledgement; return the server's CPU time."""
+def frames(first: int, count: int, length: int, writer: bytes = WRITER) -> list[bytes]:
+    """Return `count` blocks, numbered from `first`, in parts that are sent one by one."""
     data = bytes(4) + (length - 8).to_bytes(4, "big") + bytes(length - 8)
+    per_write = max(1, BLOCK_BYTES // length)
+    end = first + count
+    return [
+        b"".join(
+            encode(AppendBlockEnd(writer, length, data, 1, each, each))
+            for each in range(number, min(number + per_write, end))
+        )
+        for number in range(first, end, per_write)
+    ]
+
+
+def append(server: Child, connection: socket.socket, parts: Sequence[bytes], last: int) -> float:
+    """Append blocks, and wait for the acknowledgement of the last one; return the server's CPU time."""
     before_s = server.cpu_s()
-    last = first + count - 1
-
-    def send() -> None:
-        per_write = max(1, BLOCK_BYTES // length)
-        for number in range(first, last + 1, per_write):
-            numbers = range(number, min(number + per_write, last + 1))
-            connection.sendall(
-                b"".join(encode(AppendBlockEnd(WRITER, length, data, 1, each, each)) for each in numbers)
-            )
-
-    if isinstance(connection, ssl.SSLSocket):
-        # One thread at a time: acknowledgements are few, and fit into the buffers of the sockets.
-        send()
-    else:
-        threading.Thread(target=send).start()
+    # One thread: acknowledgements are few, and fit into the buffers of the sockets.
+    for part in parts:
+        connection.sendall(part)
     while True:
         _, payload = frame(connection)
         if int.from_bytes(payload[16:24], "big") >= last:
             return server.cpu_s() - before_s
 
 
-def read(server: Child, connection: socket.socket, chunk_count: int) -> float:
-    """Read chunks from the beginning of the segment; return the server's CPU time."""
+def read(server: Child, connection: socket.socket, chunk_count: int, segment: str) -> float:
+    """Read the first chunk of a segment so many times; return the server's CPU time."""
     before_s = server.cpu_s()
     for number in range(chunk_count):
-        connection.sendall(encode(ReadSegment(SEGMENT, 0, CHUNK_BYTES, server.token, number)))
-        frame(connection)
+        connection.sendall(encode(ReadSegment(segment, 0, CHUNK_BYTES, server.token, number)))
+        header = exactly(connection, 8)
+        received(connection, int.from_bytes(header[4:], "big"))
     return server.cpu_s() - before_s
 
 
-def bare_sent(server: Child, byte_count: int) -> float:
+def bare_sent(server: Child, connection: socket.socket, parts: Sequence[bytes]) -> float:
     """Send bytes to a bare server; return its CPU time."""
-    connection = server.connect()
     before_s = server.cpu_s()
-    connection.sendall(b"r")
-    for _ in range(byte_count // BLOCK_BYTES):
-        connection.sendall(bytes(BLOCK_BYTES))
-    connection.sendall(b"e")
+    connection.sendall(BARE_REQUEST.pack(b"r", sum(map(len, parts))))
+    for part in parts:
+        connection.sendall(part)
     received(connection, 1)
-    connection.close()
     return server.cpu_s() - before_s
 
 
-def bare_received(server: Child, chunk_count: int) -> float:
+def bare_received(server: Child, connection: socket.socket, chunk_count: int) -> float:
     """Receive chunks from a bare server; return its CPU time."""
-    connection = server.connect()
-    connection.sendall(b"s")
     before_s = server.cpu_s()
     for _ in range(chunk_count):
-        connection.sendall(b"x")
+        connection.sendall(BARE_REQUEST.pack(b"s", 0))
         received(connection, CHUNK_BYTES)
-    connection.close()
     return server.cpu_s() - before_s

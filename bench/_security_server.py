@@ -1,7 +1,11 @@
-"""A child process of `security.py`: a segment store, or a bare server of asyncio, with or without TLS and tokens.
+"""A child process of `security.py`: a segment store with or without TLS and tokens, or five servers beside each other.
 
-It prints its port, then answers each line of its input: ``watch`` notes the longest turn of the loop from then on,
-``report`` prints it with the memory of the process, ``cpu`` the CPU time of the process so far.
+These are a segment store without TLS, the same with TLS, a bare server without TLS, one with that of the loop, and one
+with that of the segment store. They share a process, since two processes differ by their layout in memory.
+
+It prints its ports, then answers each line of its input: ``watch`` notes the longest turn of the loop from then on,
+``report`` prints it with the memory of the process, ``cpu`` the CPU time of the process so far, and ``settle`` moves
+all bytes to long-term storage.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import asyncio
 import json
 import os
 import ssl
+import struct
 import sys
 import threading
 import time
@@ -19,6 +24,7 @@ from penstock.model.permissions import Permission
 from penstock.runtime.collector import settle_collector
 from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.runtime import real_runtime
+from penstock.runtime.tls_listener import TlsListener
 from penstock.security.tokens import TokenKeys, TokenSigner, TokenVerifier
 from penstock.segmentstore.container_settings import ContainerSettings
 from penstock.segmentstore.server import SegmentStoreServer
@@ -30,8 +36,10 @@ from penstock.segmentstore.token_access import TokenAccess
 
 KEYS = TokenKeys((b"k" * 64,))
 SEGMENT = "bench/security/0.#epoch.0"
-#: What the bare server sends for each byte that it receives after the ``s``; a read of the segment store is as long.
+#: What the bare server sends for a request of bytes; a read of the segment store is as long.
 CHUNK_BYTES = 1 << 20
+#: A request to a bare server: "r" with the number of bytes that follow, or "s" for a chunk.
+BARE_REQUEST = struct.Struct(">cQ")
 _MIB = 1 << 20
 
 
@@ -41,14 +49,14 @@ def token() -> str:
 
 
 class Bare(asyncio.BufferedProtocol):
-    """Takes bytes and drops them; after a first ``s`` it sends a chunk for each byte."""
+    """Drops the bytes that follow a request and acknowledges the last one, or sends a chunk."""
 
     #: Memory of its own: zeros would be one page, however many bytes they are.
     _chunk = b"x" * CHUNK_BYTES
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(512 * 1024))
-        self._sends: bool | None = None
+        self._left = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -60,41 +68,63 @@ class Bare(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
-        if self._sends is None:
-            self._sends = self._buffer[0] == ord("s")
-            nbytes -= 1
-        if self._sends:
-            for _ in range(nbytes):
+        if not self._left:
+            # A client waits for each answer, so that a request is at the begin, and in one part.
+            kind, self._left = BARE_REQUEST.unpack_from(self._buffer)
+            if kind == b"s":
                 self._transport.write(self._chunk)
-        elif nbytes and self._buffer[nbytes - 1] == ord("e"):
+                return
+            nbytes -= BARE_REQUEST.size
+        self._left -= nbytes
+        if not self._left:
             self._transport.write(b"e")
 
 
-async def serve(is_bare: bool, tls: ssl.SSLContext | None, *, has_tokens: bool) -> tuple[int, object]:
-    """Start a server; return its port, and what must be kept."""
-    if is_bare:
-        bare = await asyncio.get_running_loop().create_server(Bare, "127.0.0.1", 0, ssl=tls)
-        return bare.sockets[0].getsockname()[1], bare
+async def serve(tls: ssl.SSLContext | None, *, has_tokens: bool) -> tuple[list[int], SegmentStore, object]:
+    """Start a segment store; return its port, the store, and what must be kept."""
+    store = await _store()
+    access = None
+    if has_tokens:
+        clock_s = lambda: store.runtime.wall_clock_ms() / 1000  # noqa: E731
+        access = TokenAccess(TokenVerifier(KEYS, clock_s), clock_s)
+    server = SegmentStoreServer(store, access=access, tls=tls)
+    await server.start("127.0.0.1", 0)
+    return [server.port], store, server
+
+
+async def serve_all(tls: ssl.SSLContext) -> tuple[list[int], SegmentStore, object]:
+    """Start the five servers; return their ports, the store, and what must be kept."""
+    # Bytes are moved to long-term storage by ``settle`` alone: otherwise that is counted for any of the servers.
+    kept = ContainerSettings(flush_bytes=1 << 40, flush_age_s=86_400.0)
+    store, loop = await _store(64 * _MIB, kept), asyncio.get_running_loop()
+    servers = [SegmentStoreServer(store, tls=each) for each in (None, tls)]
+    for server in servers:
+        await server.start("127.0.0.1", 0)
+    bare = [await loop.create_server(Bare, "127.0.0.1", 0, ssl=each) for each in (None, tls)]
+    listener = TlsListener(tls, Bare, work=store.runtime.work)
+    await listener.bind("127.0.0.1", 0)
+    listener.listen(16)
+    ports = [server.port for server in servers]
+    ports += [each.sockets[0].getsockname()[1] for each in bare]
+    ports.append(listener.sockets[0].getsockname()[1])
+    return ports, store, (servers, bare, listener)
+
+
+async def _store(cache_bytes: int = 512 * _MIB, container: ContainerSettings | None = None) -> SegmentStore:
     runtime = real_runtime(2)
     settings = SegmentStoreSettings(
-        container_count=1, cache=CacheSettings(bytes_max=512 * _MIB), container=ContainerSettings()
+        container_count=1, cache=CacheSettings(bytes_max=cache_bytes), container=container or ContainerSettings()
     )
     store = SegmentStore(
         logs=MemoryLogFactory(runtime), chunks=MemoryChunkStorage(), runtime=runtime, settings=settings
     )
     await store.start()
     await store.create_segment(SEGMENT)
-    access = None
-    if has_tokens:
-        access = TokenAccess(TokenVerifier(KEYS, lambda: runtime.wall_clock_ms() / 1000),
-                             lambda: runtime.wall_clock_ms() / 1000)  # fmt: skip
-    server = SegmentStoreServer(store, access=access, tls=tls)
-    await server.start("127.0.0.1", 0)
-    return server.port, (store, server)
+    return store
 
 
 async def main() -> None:
-    """Serve until the end of the input. Arguments: ``bare`` or ``store``, PEM file or ``-``, ``tokens`` or ``-``."""
+    """Serve until the end of the input. Arguments: ``all`` or ``store``, PEM file or ``-``, ``tokens`` or ``-``."""
     kind, pem, tokens = sys.argv[1:]
     raise_descriptor_limit()
     tls = None
@@ -102,9 +132,13 @@ async def main() -> None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.minimum_version = ssl.TLSVersion.TLSv1_2
         tls.load_cert_chain(pem)
-    port, kept = await serve(kind == "bare", tls, has_tokens=tokens == "tokens")
+    if kind == "all":
+        assert tls is not None
+        ports, store, kept = await serve_all(tls)
+    else:
+        ports, store, kept = await serve(tls, has_tokens=tokens == "tokens")
     settle_collector()
-    print(port, flush=True)
+    print(*ports, flush=True)
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[str]()
 
     def read() -> None:
@@ -118,6 +152,11 @@ async def main() -> None:
         if line == "watch":
             watch = TurnWatch()
             watching = watch, asyncio.ensure_future(watch())
+            print("{}", flush=True)
+            continue
+        if line == "settle":
+            for container in store.containers:
+                await container.flush()
             print("{}", flush=True)
             continue
         if line == "cpu":

@@ -9,44 +9,23 @@ machine changes it little. All figures are ratios of turns in one run, with the 
 draws of the same pairs have.
 
 `tokens`: CPU per small append with a token for each writer, to without, in pairs of short turns. Each round has new
-processes, since two processes differ by their layout in memory. `tls`: the CPU that TLS adds for a byte, here and in a
-bare server of asyncio, for appends and for reads. `strangers`: see `_security_strangers.py`.
+processes, since two processes differ by their layout in memory. `tls`: see `_security_tls.py`. `strangers`: see
+`_security_strangers.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import statistics
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from _common import parser, raw_disk, report, work_directory
-from _security_child import (
-    BLOCK_BYTES,
-    append,
-    bare_received,
-    bare_sent,
-    child,
-    greeted,
-    read,
-)
-from _security_server import CHUNK_BYTES
+from _security_child import append, bounds, child, frames, greeted
 from _security_strangers import measure_strangers
+from _security_tls import measure_tls
 from _wire import say
 
-_DRAWS = 2_000
 _SMALL_BYTES = 100
-
-
-def bounds(groups: Sequence[Sequence[float]], of: Callable[[Sequence[float]], float]) -> list[float]:
-    """Return the bounds of 95 % of `of`, over draws of groups, and then of values of each."""
-    rng = random.Random(1)
-    found = sorted(
-        of([value for group in rng.choices(groups, k=len(groups)) for value in rng.choices(group, k=len(group))])
-        for _ in range(_DRAWS)
-    )
-    return [round(found[int(_DRAWS * share)], 4) for share in (0.025, 0.975)]
 
 
 def measure_tokens(directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
@@ -66,7 +45,9 @@ def measure_tokens(directory: Path, arguments: argparse.Namespace) -> dict[str, 
                 spent: dict[bool, float] = {}
                 for has_tokens in (False, True) if turn % 2 else (True, False):
                     server, connection = servers[has_tokens]
-                    spent[has_tokens] = append(server, connection, 1 + turn * count, count, _SMALL_BYTES)
+                    first = 1 + turn * count
+                    parts = frames(first, count, _SMALL_BYTES)
+                    spent[has_tokens] = append(server, connection, parts, first + count - 1)
                 if turn:  # The first one warms up.
                     ratios[-1].append(spent[True] / spent[False])
                     for has_tokens, spent_s in spent.items():
@@ -81,55 +62,6 @@ def measure_tokens(directory: Path, arguments: argparse.Namespace) -> dict[str, 
         "ratio": round(statistics.mean([each for group in ratios for each in group]), 4),
         "ratio_bounds": bounds(ratios, statistics.mean),
     }  # fmt: skip
-
-
-def measure_tls(directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
-    """Compare the CPU that TLS adds here and in a bare server, in both directions, in turns."""
-    chunks = 4 if arguments.quick else 40
-    turns = 1 if arguments.quick else 10 * arguments.turns
-    blocks = chunks * CHUNK_BYTES // BLOCK_BYTES
-    gigabytes = chunks * CHUNK_BYTES / 1e9
-    found: dict[str, list[float]] = {}
-    with (
-        child(directory, "store", has_tls=False) as plain,
-        child(directory, "store", has_tls=True) as secured,
-        child(directory, "bare", has_tls=False) as bare,
-        child(directory, "bare", has_tls=True) as bare_secured,
-    ):
-        connections = {plain: greeted(plain), secured: greeted(secured)}
-        for turn in range(1 + turns):
-            spent: dict[str, float] = {}
-            for name, server in (("plain", plain), ("tls", secured)):
-                spent[f"append_{name}"] = append(
-                    server, connections[server], 1 + turn * blocks, blocks, BLOCK_BYTES
-                )  # fmt: skip
-                spent[f"read_{name}"] = read(server, connections[server], chunks)
-            for name, server in (("plain", bare), ("tls", bare_secured)):
-                spent[f"bare_in_{name}"] = bare_sent(server, chunks * CHUNK_BYTES)
-                spent[f"bare_out_{name}"] = bare_received(server, chunks)
-            if turn or arguments.quick:  # The first one warms up.
-                for name, spent_s in spent.items():
-                    found.setdefault(name, []).append(spent_s / gigabytes)
-            say(f"tls: turn {turn}")
-
-    def added(ours: str, bare_name: str) -> dict[str, object]:
-        pairs = list(zip(
-            found[f"{ours}_tls"], found[f"{ours}_plain"], found[f"{bare_name}_tls"], found[f"{bare_name}_plain"],
-            strict=True,
-        ))  # fmt: skip
-
-        def ratio(chosen: Sequence[float]) -> float:
-            turns_of = [pairs[int(index)] for index in chosen]
-            own_s, bare_s = (sum(each[at] - each[at + 1] for each in turns_of) for at in (0, 2))
-            return own_s / max(bare_s, 1e-9)
-
-        indexes = [float(index) for index in range(len(pairs))]
-        return {"ratio": round(ratio(indexes), 3), "ratio_bounds": bounds([indexes], ratio)}
-
-    return {
-        "cpu_s_per_gb": {name: round(statistics.median(values), 3) for name, values in found.items()},
-        "added_by_tls_to_bare": {"append": added("append", "bare_in"), "read": added("read", "bare_out")},
-    }
 
 
 def main() -> None:

@@ -72,6 +72,10 @@ class TlsTransport(asyncio.Transport):
         self._socket = sock
         self._tls = state.tls
         self._incoming, self._outgoing = state.incoming, state.outgoing
+        # Bound once, since a connection receives many thousand times a second. With a buffer, `read` returns a count.
+        self._read = cast(Callable[[int, memoryview], int], state.tls.read)
+        self._pending = state.tls.pending
+        self._receive_into: Callable[[memoryview], int] = sock.recv_into
         self._protocol = _buffered(protocol)
         self._received = received
         #: What is not encrypted yet, and the encrypted bytes that the socket has not taken.
@@ -242,16 +246,13 @@ class TlsTransport(asyncio.Transport):
 
     def _decrypt(self, buffer: memoryview) -> tuple[int, OSError | None]:
         """Fill `buffer` until it is full, or the socket is empty; return the count of bytes, and what failed then."""
-        incoming, received = self._incoming, self._received
-        # With a buffer it returns the count of bytes.
-        read = cast(Callable[[int, memoryview], int], self._tls.read)
-        pending, receive = self._tls.pending, self._socket.recv_into
+        incoming, received, read, pending = self._incoming, self._received, self._read, self._pending
         count, length, is_drained = 0, len(buffer), False
         try:
             while count < length:
                 if incoming.pending or pending():
                     try:
-                        part = read(length - count, buffer[count:])
+                        part = read(length - count, buffer[count:] if count else buffer)
                     except ssl.SSLWantReadError:
                         pass  # The rest of a record is still missing.
                     else:
@@ -262,7 +263,7 @@ class TlsTransport(asyncio.Transport):
                         continue
                 if is_drained:
                     break
-                taken = receive(received)
+                taken = self._receive_into(received)
                 if not taken:
                     self._has_peer_ended = True
                     break
