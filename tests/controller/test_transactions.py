@@ -552,6 +552,26 @@ async def test_a_transaction_that_another_controller_has_committed_is_listed_as_
     assert await second.transactions.completed("scope", "stream") == [(waiting, COMMITTED), (moved, COMMITTED)]
 
 
+async def test_completed_transactions_of_a_deleted_stream_are_not_listed(cluster, started):
+    """Neither without a stream, nor with another one of the same name, on any controller."""
+    second = await cluster.start()
+    for ended in (commit, abort):
+        await ended(started, await begin(started))
+    await started.idle()
+    assert len(await second.transactions.completed("scope", "stream")) == 2
+    await started.seal_stream("scope", "stream")
+    await started.delete_stream("scope", "stream")
+    cluster.clock_ms += 1
+    for controller in (started, second):
+        assert await controller.transactions.completed("scope", "stream") == []
+    await started.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+    transaction = await begin(started)
+    await commit(started, transaction)
+    await started.idle()
+    for controller in (started, second):
+        assert await controller.transactions.completed("scope", "stream") == [(transaction, COMMITTED)]
+
+
 async def described(service, transaction):
     return await service.transactions.descriptions.one("scope", "stream", transaction)
 

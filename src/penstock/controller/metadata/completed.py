@@ -122,9 +122,10 @@ class CompletedTransactions:
                 return found.record
         return None
 
-    async def newest(self, scope: str, stream: str) -> list[tuple[TransactionId, TransactionStatus]]:
+    async def newest(self, scope: str, stream: str, *, since_ms: int) -> list[tuple[TransactionId, TransactionStatus]]:
         """Return the newest completed transactions of a stream, newest first, up to the limit set for listings.
 
+        Those of before `since_ms` are left out: of a deleted stream of the same name, if that is the time of creation.
         Reads all batches: for inspection, not for a hot path.
         """
         await self._load()
@@ -134,7 +135,7 @@ class CompletedTransactions:
             table = layout.completed_batch(batch.record.number)
             try:
                 async for key, found in self._records.walk(table, CompletedTransaction):
-                    if key.startswith(prefix):
+                    if key.startswith(prefix) and found.record.completed_ms >= since_ms:
                         item = (found.record.completed_ms, key[len(prefix) :], found.record.status)
                         if len(best) < self._settings.completed_transactions_listed_max:
                             heapq.heappush(best, item)

@@ -351,17 +351,17 @@ class Transactions:
         return await self._context.catalog.on_stream(scope, stream, read)
 
     async def completed(self, scope: str, stream: str) -> list[tuple[TransactionId, TransactionStatus]]:
-        """Return the newest completed transactions of a stream, newest first.
+        """Return the newest completed transactions of a stream, newest first; none if it does not exist.
 
         Those that another controller has committed, and has not moved yet, come first.
         """
         await self._context.committed.moved(scope, stream)
         try:
             # Before the others: a row is removed after it was added there.
-            committed = await self._context.catalog.on_stream(scope, stream, _committed)
+            created_ms, committed = await self._context.catalog.on_stream(scope, stream, _committed)
         except NoSuchStreamError:
-            committed = []
-        moved = await self._context.completed.newest(scope, stream)
+            return []
+        moved = await self._context.completed.newest(scope, stream, since_ms=created_ms)
         known = {transaction for transaction, _ in moved}
         found = [(each, TransactionStatus.COMMITTED) for each in committed if each not in known]
         return [*found, *moved][: self._settings.completed_transactions_listed_max]
@@ -374,9 +374,15 @@ class Transactions:
         return status
 
 
-async def _committed(tables: StreamTables) -> list[TransactionId]:
-    """Return the transactions that are committed, and not among the completed ones yet."""
-    return [
+async def _committed(tables: StreamTables) -> tuple[int, list[TransactionId]]:
+    """Return when the stream was created, and its transactions that are committed and not among the completed ones.
+
+    Raises `NoSuchStreamError`.
+    """
+    birth = await tables.birth()
+    if birth is None:
+        raise NoSuchStreamError(f"stream {tables.name} is not completely created")
+    return birth.created_ms, [
         transaction
         async for transaction, found in tables.transactions()
         if found.record.status is TransactionStatus.COMMITTED
