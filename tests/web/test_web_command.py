@@ -68,10 +68,12 @@ def test_listening_for_other_machines_needs_encryption(penstock_server: MemorySe
     assert "--certificate" in refused.stderr
 
 
-def test_a_missing_extra_is_named(penstock_server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["web", "console"])
+def test_a_missing_extra_is_named(penstock_server: MemoryServer, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    refused = run_command("web", uri=penstock_server.uri)
+    refused = run_command(command, uri=penstock_server.uri)
     assert refused.code != 0
+    assert f"penstock {command} needs uvicorn" in refused.stderr
     assert "the extra 'web' of Penstock" in refused.stderr
 
 

@@ -21,7 +21,8 @@ def console(
     """
     from penstock.cli.web import serve_web
 
-    serve_web(uri, "127.0.0.1", port, as_json=as_json, on_ready=None if no_browser else _open)
+    on_ready = None if no_browser else _open
+    serve_web(uri, "127.0.0.1", port, as_json=as_json, on_ready=on_ready, command="penstock console")
 
 
 def _open(address: str) -> None:

@@ -79,8 +79,9 @@ def serve_web(
     idle: str | None = None,
     as_json: bool = False,
     on_ready: Callable[[str], None] | None = None,
+    command: str = "penstock web",
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C. `on_ready`: called with the address of the console once it listens."""
+    """Serve until SIGTERM or Ctrl-C. `on_ready`: gets the console's address once it listens. `command`: for errors."""
     with exit_on_error(as_json=as_json):
         from penstock.model.errors import InvalidArgumentError
 
@@ -91,7 +92,7 @@ def serve_web(
         except ImportError as error:
             from penstock.runtime.extras import missing_extra
 
-            raise InvalidArgumentError(missing_extra("penstock web", "web", error)) from error
+            raise InvalidArgumentError(missing_extra(command, "web", error)) from error
         import asyncio
         import socket
 

