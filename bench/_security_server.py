@@ -1,4 +1,4 @@
-"""A child process of `security.py`: a segment store with or without TLS and tokens, or five servers beside each other.
+"""A child process of `security.py`: a segment store with or without TLS and tokens, or five servers.
 
 These are a segment store without TLS, the same with TLS, a bare server without TLS, one with that of the loop, and one
 with that of the segment store. They share a process, since two processes differ by their layout in memory.
@@ -81,22 +81,24 @@ class Bare(asyncio.BufferedProtocol):
 
 
 async def serve(tls: ssl.SSLContext | None, *, has_tokens: bool) -> tuple[list[int], SegmentStore, object]:
-    """Start a segment store; return its port, the store, and what must be kept."""
-    store = await _store()
-    access = None
+    """Start a segment store; return its port, the store, and what must be kept.
+
+    With tokens there is a second port, at which they are not checked.
+    """
+    store = await (_settled_store() if has_tokens else _store())
+    servers = [SegmentStoreServer(store, tls=tls)]
     if has_tokens:
         clock_s = lambda: store.runtime.wall_clock_ms() / 1000  # noqa: E731
         access = TokenAccess(TokenVerifier(KEYS, clock_s), clock_s)
-    server = SegmentStoreServer(store, access=access, tls=tls)
-    await server.start("127.0.0.1", 0)
-    return [server.port], store, server
+        servers.insert(0, SegmentStoreServer(store, access=access, tls=tls))
+    for server in servers:
+        await server.start("127.0.0.1", 0)
+    return [server.port for server in servers], store, servers
 
 
 async def serve_all(tls: ssl.SSLContext) -> tuple[list[int], SegmentStore, object]:
     """Start the five servers; return their ports, the store, and what must be kept."""
-    # Bytes are moved to long-term storage by ``settle`` alone: otherwise that is counted for any of the servers.
-    kept = ContainerSettings(flush_bytes=1 << 40, flush_age_s=86_400.0)
-    store, loop = await _store(64 * _MIB, kept), asyncio.get_running_loop()
+    store, loop = await _settled_store(), asyncio.get_running_loop()
     servers = [SegmentStoreServer(store, tls=each) for each in (None, tls)]
     for server in servers:
         await server.start("127.0.0.1", 0)
@@ -108,6 +110,11 @@ async def serve_all(tls: ssl.SSLContext) -> tuple[list[int], SegmentStore, objec
     ports += [each.sockets[0].getsockname()[1] for each in bare]
     ports.append(listener.sockets[0].getsockname()[1])
     return ports, store, (servers, bare, listener)
+
+
+async def _settled_store() -> SegmentStore:
+    """Return a store that moves bytes to long-term storage by ``settle`` alone: it is counted for no server."""
+    return await _store(64 * _MIB, ContainerSettings(flush_bytes=1 << 40, flush_age_s=86_400.0))
 
 
 async def _store(cache_bytes: int = 512 * _MIB, container: ContainerSettings | None = None) -> SegmentStore:

@@ -5,17 +5,18 @@
     python bench/security.py --parts strangers --strangers 10000
 
 The server is a child process with log and chunks in memory; CPU is that of the child, user and system, so a busy
-machine changes it little. All figures are ratios of turns in one run, with the bounds of 95 % of the means that other
+machine changes it little. All figures are ratios of turns in one run, with the bounds of 95 % of the medians that other
 draws of the same pairs have.
 
-`tokens`: CPU per small append with a token for each writer, to without, in pairs of short turns. Each round has new
-processes, since two processes differ by their layout in memory. `tls`: see `_security_tls.py`. `strangers`: see
-`_security_strangers.py`.
+`tokens`: CPU per small append with a token for each writer, to without, in pairs of short turns, at two ports of one
+process: two processes differ by their layout in memory. Each round has a new process. `tls`: see `_security_tls.py`.
+`strangers`: see `_security_strangers.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 from pathlib import Path
 
@@ -34,33 +35,35 @@ def measure_tokens(directory: Path, arguments: argparse.Namespace) -> dict[str, 
     rounds, turns = (1, 2) if arguments.quick else (arguments.rounds, 12 * arguments.turns)
     costs: dict[bool, list[float]] = {False: [], True: []}
     ratios: list[list[float]] = []
+    rng = random.Random(1)
     for number in range(rounds):
-        with (
-            child(directory, "store", has_tls=False) as plain,
-            child(directory, "store", has_tls=False, has_tokens=True) as checked,
-        ):
-            servers = {False: (plain, greeted(plain)), True: (checked, greeted(checked))}
+        with child(directory, "store", has_tls=False, has_tokens=True) as server:
+            writers = {True: b"c" * 16, False: b"p" * 16}
+            connections = {
+                checked: greeted(server, port, writer=writers[checked])
+                for checked, port in zip((True, False), server.ports, strict=True)
+            }
             ratios.append([])
-            for turn in range(1 + turns):
+            for turn in range(2 + turns):
                 spent: dict[bool, float] = {}
-                for has_tokens in (False, True) if turn % 2 else (True, False):
-                    server, connection = servers[has_tokens]
+                for checked in rng.sample((True, False), 2):
                     first = 1 + turn * count
-                    parts = frames(first, count, _SMALL_BYTES)
-                    spent[has_tokens] = append(server, connection, parts, first + count - 1)
-                if turn:  # The first one warms up.
+                    parts = frames(first, count, _SMALL_BYTES, writers[checked])
+                    spent[checked] = append(server, connections[checked], parts, first + count - 1)
+                    server.ask("settle")
+                if turn >= 2:  # The first ones warm up.
                     ratios[-1].append(spent[True] / spent[False])
-                    for has_tokens, spent_s in spent.items():
-                        costs[has_tokens].append(1e6 * spent_s / count)
-        say(f"tokens: round {number} {statistics.mean(ratios[-1]):.3f}")
+                    for checked, spent_s in spent.items():
+                        costs[checked].append(1e6 * spent_s / count)
+        say(f"tokens: round {number} {statistics.median(ratios[-1]):.3f}")
     return {
         "cpu_us_per_append": {
             "plain": round(statistics.median(costs[False]), 3), "tokens": round(statistics.median(costs[True]), 3),
         },
         "pairs": sum(map(len, ratios)),
-        "ratio_of_rounds": [round(statistics.mean(each), 3) for each in ratios],
-        "ratio": round(statistics.mean([each for group in ratios for each in group]), 4),
-        "ratio_bounds": bounds(ratios, statistics.mean),
+        "ratio_of_rounds": [round(statistics.median(each), 3) for each in ratios],
+        "ratio": round(statistics.median([each for group in ratios for each in group]), 4),
+        "ratio_bounds": bounds(ratios, statistics.median),
     }  # fmt: skip
 
 
@@ -71,7 +74,7 @@ def main() -> None:
     options.add_argument("--strangers", type=int, default=10_000, help="connections without credentials")
     options.add_argument("--kinds", default="silent,partial,garbage,handshakes", help="of strangers")
     options.add_argument("--turns", type=int, default=3)
-    options.add_argument("--rounds", type=int, default=6, help="pairs of processes, for tokens")
+    options.add_argument("--rounds", type=int, default=6, help="processes, for tokens")
     arguments = options.parse_args()
     if arguments.quick:
         arguments.turns = 1
