@@ -17,7 +17,7 @@ from penstock.administration.object_log_administration import ObjectLogAdministr
 from penstock.administration.object_log_salvage import salvage_object_log
 from penstock.model.errors import InvalidArgumentError, LogFencedError, PenstockError
 from penstock.model.routing import container_of
-from penstock.runtime.runtime import real_runtime
+from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.container_settings import ImageSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.object_log.container_record import ContainerRecord
@@ -79,10 +79,16 @@ class World:
         """Return a client of the bucket."""
         return SimulatedObjects(self.bucket, random.Random(1), QUICK)
 
+    def runtime(self) -> Runtime:
+        """Return a runtime in which all buckets are this one."""
+        runtime = real_runtime(2)
+        runtime.open_objects = lambda place, settings: self.objects()
+        return runtime
+
     @asynccontextmanager
     async def store(self) -> AsyncIterator[SegmentStore]:
         """Run a store."""
-        runtime = real_runtime(2)
+        runtime = self.runtime()
         directory = DataDirectory(self.settings.data_dir, runtime)
         self.cluster_id = directory.open(2).cluster_id
         bucket = LogBucket(self.objects(), LOG, prefix="log")
@@ -116,12 +122,12 @@ class World:
 
     async def salvage(self, container: int = 0, *, is_dry_run: bool = False) -> Salvaged:
         """Salvage the log of a container."""
-        runtime = real_runtime(2)
+        runtime = self.runtime()
         bucket = LogBucket(self.objects(), LOG, prefix="log", cluster_id=self.cluster_id, attempts_max=2)
         logs = ObjectLogAdministration(bucket, LogClusterIdentity(self.cluster_id, 2), self.settings, runtime)
         try:
             return await salvage_object_log(
-                logs, self.settings, runtime, container, place="s3://simulated/log", is_dry_run=is_dry_run
+                logs, self.settings, runtime, container, enable_command="penstock log enable", is_dry_run=is_dry_run
             )
         finally:
             await runtime.work.close()

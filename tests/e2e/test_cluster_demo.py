@@ -141,8 +141,8 @@ def test_a_demonstration_survives_a_crash_and_its_logs_are_administered(
     stores = administer(program, "stores")["stores"]
     assert isinstance(stores, list)
     assert "store-2" in [each["name"] for each in stores]
-    refused = administer(program, "log", "salvage", "0", code=1)
-    assert "only a log in a data directory can be salvaged" in str(refused["message"])
+    refused = administer(program, "log", "salvage", "0", code=2)
+    assert "serves container 0" in str(refused["message"])
     # The store that has crashed left a journal, and a proof that no record may need any more.
     dry = administer(program, "sweep", "--dry-run")
     assert dry["is_dry_run"] is True

@@ -93,6 +93,11 @@ class BookKeeperAdministration:
         self._logs = logs
 
     @property
+    def logs(self) -> ClusterLogs:
+        """The logs, and what their administration uses."""
+        return self._logs
+
+    @property
     def cluster_id(self) -> str:
         """The cluster that the logs belong to."""
         return self._logs.records.cluster_id
@@ -141,7 +146,7 @@ class BookKeeperAdministration:
             LogDamagedError: it is damaged. Nothing was changed.
             LedgerError: its bookies do not answer.
         """
-        stored = await self._demand(container_id)
+        stored = await self.demand(container_id)
         if not stored.record.is_enabled:
             try:
                 await self._check_frames(stored.record)
@@ -168,7 +173,7 @@ class BookKeeperAdministration:
 
         Raises `InvalidArgumentError` if it is disabled already, or does not exist.
         """
-        stored = await self._demand(container_id)
+        stored = await self.demand(container_id)
         record = stored.record
         if not record.is_enabled:
             raise InvalidArgumentError(f"the log of container {container_id} in {self._logs.records.place} is disabled")
@@ -220,7 +225,8 @@ class BookKeeperAdministration:
         found = {number: await self._logs.records.read(number) for number in range(self._logs.container_count)}
         return {number: stored.record for number, stored in found.items() if stored is not None}
 
-    async def _demand(self, container_id: int) -> StoredLogRecord:
+    async def demand(self, container_id: int) -> StoredLogRecord:
+        """Return the record of a container. Raises `InvalidArgumentError` if there is none."""
         stored = await self._logs.records.read(container_id) if 0 <= container_id < self._logs.container_count else None
         if stored is None:
             raise InvalidArgumentError(
@@ -231,9 +237,12 @@ class BookKeeperAdministration:
 
 
 def _is_left_over(ledger_id: int, labels: LedgerLabels, records: dict[int, LogRecord]) -> bool:
-    """Return whether a ledger is in no record, and cannot get into one: each takes the record's next ordinal."""
+    """Return whether a ledger is in no record, and cannot get into one: each takes the record's next ordinal.
+
+    Ledgers of a damaged log that was salvaged stay.
+    """
     record = records.get(labels.container_id)
     if record is None:
         return False
     is_named = any(each.ledger_id == ledger_id for each in record.ledgers)
-    return not is_named and labels.ordinal < record.next_ordinal
+    return not is_named and record.begins <= labels.ordinal < record.next_ordinal

@@ -16,12 +16,12 @@ from penstock.model.errors import (
     LaterVersionError,
     StorageConflictError,
 )
-from penstock.model.errors.ledgers import NoSuchLedgerError
+from penstock.model.errors.ledgers import NoSuchEntryError, NoSuchLedgerError
 from penstock.runtime.ledgers import LedgerStore
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.frames import FIRST, RecordReader
 from penstock.segmentstore.container.log.recovery import record_number
-from penstock.segmentstore.tier1.bookkeeper.entry_format import frame_address
+from penstock.segmentstore.tier1.bookkeeper.entry_format import decode_entry, frame_address
 from penstock.segmentstore.tier1.bookkeeper.log_reader import LogReader
 from penstock.segmentstore.tier1.bookkeeper.log_record import LedgerLabels, LogLedger, LogRecord, record_path
 from penstock.segmentstore.tier1.bookkeeper.record_store import RecordStore
@@ -141,12 +141,13 @@ class LedgerRebuild:
 
         Raises `CorruptionError`.
         """
-        ended = await self._ended(container_id, labels)
+        current, replaced = await self._without_replaced(container_id, labels)
+        ended = await self._ended(container_id, current)
         empty = LogRecord(container_id, self._logs.records.cluster_id, self._logs.runtime.random_id(), is_settled=False)
         first, begins_with = await self._first_needed(reader, empty, ended)
         kept, left_out = ended[first:], ended[:first]
         last_ordinal = max(each.ordinal for each in labels.values())
-        begins_at = kept[0].ordinal if kept else min(each.ordinal for each in labels.values())
+        begins_at = kept[0].ordinal if kept else min((each.ordinal for each in current.values()), default=1)
         # A log that does not begin with its first operation must begin with a checkpoint.
         truncation = 0 if begins_at == 1 or begins_with == 1 else frame_address(begins_at - 1, 0)
         record = LogRecord(
@@ -158,8 +159,48 @@ class LedgerRebuild:
             truncation=truncation,
             next_ordinal=last_ordinal + 1,
             ledgers=tuple(kept),
+            begins=max((each.begins for each in current.values()), default=0),
         )
-        return record, tuple(each.ledger_id for each in left_out)
+        return record, (*replaced, *(each.ledger_id for each in left_out))
+
+    async def _without_replaced(
+        self, container_id: int, labels: Mapping[int, LedgerLabels]
+    ) -> tuple[Mapping[int, LedgerLabels], Sequence[int]]:
+        """Return the ledgers that a salvage has not replaced, and those that it has, or that belong to no log.
+
+        Ledgers of the salvaged log name its begin. The last salvage is taken as complete, too, if its new log is whole.
+        """
+        begins = max((each.begins for each in labels.values() if not each.is_draft), default=0)
+        for begin in sorted({each.begins for each in labels.values() if each.is_draft and each.begins > begins}):
+            drafts = {number: each for number, each in labels.items() if each.is_draft and each.begins == begin}
+            is_continued = any(each.ordinal >= begin and not each.is_draft for each in labels.values())
+            if not is_continued and await self._is_whole(container_id, drafts, begin):
+                begins = begin
+        kept = {
+            number: each
+            for number, each in labels.items()
+            if each.ordinal >= begins and (not each.is_draft or each.begins == begins)
+        }
+        return kept, sorted(labels.keys() - kept.keys())
+
+    async def _is_whole(self, container_id: int, drafts: Mapping[int, LedgerLabels], begin: int) -> bool:
+        """Return whether a salvage has written its new log completely: that ends with a beat."""
+        last = max(each.ordinal for each in drafts.values())
+        if {each.ordinal for each in drafts.values()} != set(range(begin, last + 1)):
+            return False
+        for ledger_id in sorted(number for number, each in drafts.items() if each.ordinal == last):
+            reader = await self._logs.ledgers.open(ledger_id, is_fencing=True)
+            try:
+                number = reader.last_entry
+                if number > 0:
+                    (entry,) = await reader.read(number, number)
+                    if decode_entry(entry, record_path(container_id), number) is None:
+                        return True
+            except NoSuchEntryError:
+                continue
+            finally:
+                await reader.close()
+        return False
 
     async def _ended(self, container_id: int, labels: Mapping[int, LedgerLabels]) -> list[LogLedger]:
         """Fence all ledgers, and return those with entries, in order.

@@ -187,10 +187,12 @@ async def salvage_object_log(
     runtime: Runtime,
     container_id: int,
     *,
-    place: str,
+    enable_command: str,
     is_dry_run: bool,
 ) -> Salvaged:
-    """Replace the damaged log of a container in the bucket `place`. With `is_dry_run` nothing is changed.
+    """Replace the damaged log of a container in a bucket. With `is_dry_run` nothing is changed.
+
+    `enable_command`: enables the log, for messages.
 
     Raises:
         InvalidArgumentError: the log is not damaged, does not exist, or no long-term storage is named.
@@ -200,7 +202,7 @@ async def salvage_object_log(
         StorageUnavailableError, StorageIdentityError: long-term storage is missing, or belongs to another cluster.
         StorageError: the bucket does not answer.
     """
-    return await _ObjectSalvage(logs, settings, runtime, container_id, place).run(is_dry_run=is_dry_run)
+    return await _ObjectSalvage(logs, settings, runtime, container_id, enable_command).run(is_dry_run=is_dry_run)
 
 
 class _ObjectSalvage:
@@ -210,14 +212,14 @@ class _ObjectSalvage:
         settings: StandaloneSettings,
         runtime: Runtime,
         container_id: int,
-        place: str,
+        enable_command: str,
     ) -> None:
         self._logs = logs
         self._bucket = logs.bucket
         self._settings = settings
         self._runtime = runtime
         self._id = container_id
-        self._place = place
+        self._enable_command = enable_command
         self._path = f"{self._bucket.place}/r/{container_id}"
 
     async def run(self, *, is_dry_run: bool) -> Salvaged:
@@ -270,9 +272,9 @@ class _ObjectSalvage:
         await damaged.find_end()
         planner = SalvagePlanner(
             self._id, damaged, self._settings, self._runtime, open_chunks=self._chunks, path=self._path,
-            enable_command=f"penstock log enable {self._id} --log {self._place}",
+            enable_command=self._enable_command,
             advice="Put the damaged or missing object back, for example an earlier version of it if the bucket keeps "
-            f"versions, and run `penstock log enable {self._id} --log {self._place}`",
+            f"versions, and run `{self._enable_command}`",
         )  # fmt: skip
         return damaged, planner
 

@@ -18,6 +18,7 @@ from penstock.cli.command_audit import CommandAudit, audited
 from penstock.cli.failure import exit_on_error
 from penstock.cli.options import AsJson
 from penstock.cli.output import in_bytes, table, tell
+from penstock.cli.salvage_output import refusal_reported, salvage_lines, tell_salvaged
 
 if TYPE_CHECKING:
     from penstock.administration.bookkeeper_administration import BookKeeperAdministration, LedgerSweepReport
@@ -81,25 +82,35 @@ def salvage(
     zookeeper: ZooKeeper = None,
     config: Config = None,
     dry_run: DryRun = False,
+    lost_bookies: Annotated[
+        bool,
+        typer.Option(
+            "--lost-bookies", help="Entries that only bookies have that do not answer are lost: they never come back."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Refuse to salvage a damaged log: logs of a cluster are in a bucket. The error says what to do instead."""
-    from penstock.model.errors import UnsupportedOperationError
+    """Copy the intact part of a damaged log into a new log, and report the losses.
 
+    No store may serve the container: disable its log first. Its store opens the new log within a minute. The damaged
+    log is kept. If the command is interrupted, run it again.
+    """
+    from penstock.administration.cluster_log_salvage import salvage_cluster_log
+
+    then = "its store opens it within a minute"
     with exit_on_error(as_json=as_json):
-        reports, held = _with_logs(config, zookeeper, lambda logs: logs.reports())
-        report = next((each for each in reports if each.container == container), None)
-        if report is None:
-            raise UnsupportedOperationError(
-                f"the cluster has no container {container}, only 0 to {len(reports) - 1}; nothing was changed"
-            )
-        problem = report.problem or _error(held, container) or "no problem is known of it"
-        raise UnsupportedOperationError(
-            f"the log of container {container} ({report.state}: {problem}) is in {report.path.rpartition('/r/')[0]}: "
-            "only a log in a data directory can be salvaged. Put the damaged or missing object back, for example an "
-            f"earlier version of it if the bucket keeps versions, and run penstock cluster log enable {container}. "
-            "Nothing was changed"
-        )
+        with (
+            refusal_reported(as_json=as_json),
+            _audited(config, zookeeper, "log salvage", f"log:{container}", is_dry_run=dry_run) as audit,
+        ):
+            salvaged = in_session(
+                config, zookeeper,
+                lambda store, place, settings, runtime: salvage_cluster_log(
+                    store, place, settings, runtime, container, is_dry_run=dry_run, is_without_absent=lost_bookies
+                ),
+            )  # fmt: skip
+            audit.changes["losses"] = list(salvage_lines(container, salvaged, then=then, is_dry_run=False))
+        tell_salvaged(container, salvaged, then=then, is_dry_run=dry_run, as_json=as_json)
 
 
 @log.command()

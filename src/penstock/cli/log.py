@@ -20,8 +20,8 @@ import typer
 from penstock.cli.command_audit import CommandAudit, audited
 from penstock.cli.failure import exit_on_error
 from penstock.cli.options import Tier2
-from penstock.cli.output import counted, in_bytes, tell, write_text
-from penstock.cli.salvage_output import report_fields, report_lines, salvage_lines
+from penstock.cli.output import counted, in_bytes, tell
+from penstock.cli.salvage_output import refusal_reported, salvage_lines, tell_salvaged
 
 if TYPE_CHECKING:
     from penstock.administration.log_administration import LogAdministration
@@ -40,6 +40,9 @@ LogUrl = Annotated[
     typer.Option("--log", help="The log is in this bucket: s3://bucket/prefix (gs://, az://). [default: --data-dir]"),
 ]
 Container = Annotated[int, typer.Argument(metavar="CONTAINER", min=0, help="Number of the log's container.")]
+
+#: What follows a salvage.
+_THEN = "start the server"
 
 log: typer.Typer = typer.Typer(
     name="log",
@@ -214,20 +217,10 @@ def salvage(
     printed. If long-term storage has an image of the container, losses before that image are restored from it. If the
     command is interrupted, run it again.
     """
-    from penstock.administration.errors import LogNotSalvageableError
-
     with exit_on_error(as_json=as_json):
-        try:
+        with refusal_reported(as_json=as_json):
             salvaged = _salvage(container, log, data_dir, tier2, config, is_dry_run=dry_run)
-        except LogNotSalvageableError as error:
-            if not as_json:
-                write_text("".join(f"{line}\n" for line in report_lines(error.report)))
-            raise
-        lines = salvage_lines(container, salvaged, is_dry_run=dry_run)
-        fields: dict[str, object] = {"container": container, "is_dry_run": dry_run, **asdict(salvaged)}
-        if salvaged.report is not None:
-            fields["report"] = report_fields(salvaged.report)
-        tell("log_salvage", fields, lines, as_json=as_json)
+        tell_salvaged(container, salvaged, then=_THEN, is_dry_run=dry_run, as_json=as_json)
 
 
 def _salvage(
@@ -256,7 +249,10 @@ def _salvage(
             if not url:
                 return await salvage_log(settings, runtime, container, is_dry_run=is_dry_run)
             async with object_logs(url, settings, runtime) as logs:
-                return await salvage_object_log(logs, settings, runtime, container, place=url, is_dry_run=is_dry_run)
+                enable_command = f"penstock log enable {container} --log {url}"
+                return await salvage_object_log(
+                    logs, settings, runtime, container, enable_command=enable_command, is_dry_run=is_dry_run
+                )
         finally:
             await runtime.work.close()
 
@@ -265,7 +261,7 @@ def _salvage(
         asyncio.Runner(loop_factory=new_loop()) as runner,
     ):
         salvaged = runner.run(run())
-        audit.changes["losses"] = list(salvage_lines(container, salvaged, is_dry_run=False))
+        audit.changes["losses"] = list(salvage_lines(container, salvaged, then=_THEN, is_dry_run=False))
     return salvaged
 
 

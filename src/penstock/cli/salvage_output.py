@@ -1,11 +1,13 @@
-"""What `penstock log salvage` prints: lines for people, and the fields of its JSON record."""
+"""What commands print of a salvaged log: lines for people, and the fields of their JSON record."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from penstock.cli.output import counted
+from penstock.cli.output import counted, tell, write_text
 
 if TYPE_CHECKING:
     from penstock.administration.log_salvage import Salvaged
@@ -15,8 +17,30 @@ if TYPE_CHECKING:
 _SHOWN_MAX = 50
 
 
-def salvage_lines(container: int, salvaged: Salvaged, *, is_dry_run: bool) -> Iterator[str]:
-    """Return what people read of a salvage."""
+@contextmanager
+def refusal_reported(*, as_json: bool) -> Iterator[None]:
+    """Print what was found of a log that cannot be salvaged, and raise the error again."""
+    from penstock.administration.errors import LogNotSalvageableError
+
+    try:
+        yield
+    except LogNotSalvageableError as error:
+        if not as_json:
+            write_text("".join(f"{line}\n" for line in report_lines(error.report)))
+        raise
+
+
+def tell_salvaged(container: int, salvaged: Salvaged, *, then: str, is_dry_run: bool, as_json: bool) -> None:
+    """Print the result of a salvage. `then`: what follows it."""
+    lines = salvage_lines(container, salvaged, then=then, is_dry_run=is_dry_run)
+    fields: dict[str, object] = {"container": container, "is_dry_run": is_dry_run, **asdict(salvaged)}
+    if salvaged.report is not None:
+        fields["report"] = report_fields(salvaged.report)
+    tell("log_salvage", fields, lines, as_json=as_json)
+
+
+def salvage_lines(container: int, salvaged: Salvaged, *, then: str, is_dry_run: bool) -> Iterator[str]:
+    """Return what people read of a salvage. `then`: what follows it."""
     yield from salvaged.problems
     if salvaged.report is not None:
         yield from report_lines(salvaged.report)
@@ -27,7 +51,7 @@ def salvage_lines(container: int, salvaged: Salvaged, *, is_dry_run: bool) -> It
         return
     if salvaged.report is None:
         yield "an earlier run wrote the new log and was interrupted; the new log is in place now"
-    yield f"the new log of container {container} is in {salvaged.path}; start the server"
+    yield f"the new log of container {container} is in {salvaged.path}; {then}"
     if salvaged.damaged_path:
         yield f"the damaged log is kept in {salvaged.damaged_path}"
 
@@ -35,7 +59,7 @@ def salvage_lines(container: int, salvaged: Salvaged, *, is_dry_run: bool) -> It
 def report_lines(report: SalvageReport) -> Iterator[str]:
     """Return what people read of what was kept and lost."""
     for lost in report.lost[:_SHOWN_MAX]:
-        where = f"{lost.file} bytes {lost.start} to {lost.end}" if lost.end else lost.file
+        where = f"{lost.file} {lost.unit} {lost.start} to {lost.end}" if lost.end else lost.file
         count = "" if lost.frame_count is None else f", {counted(lost.frame_count, 'frame')}"
         yield f"damaged: {where}: {lost.problem}{count}"
     if report.lost_count > _SHOWN_MAX:
@@ -83,6 +107,7 @@ def report_fields(report: SalvageReport) -> dict[str, object]:
                 "file": lost.file,
                 "start": lost.start,
                 "end": lost.end,
+                "unit": lost.unit,
                 "problem": lost.problem,
                 "frame_count": lost.frame_count,
             }

@@ -49,7 +49,7 @@ _SALT = slice(4, 12)
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Damaged bytes of a log file: ``[start, end)``; both 0 if the whole file is missing.
+    """Damaged bytes of a log file, or entries of a ledger: ``[start, end)``; both 0 if it is missing as a whole.
 
     `frame_count`: number of frames in the range; None if the log does not show it.
     """
@@ -59,6 +59,7 @@ class LostRange:
     end: int
     problem: str
     frame_count: int | None = None
+    unit: str = "bytes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,9 +200,9 @@ class BookKeeperLog(OnceOpenedLog):
         assert self._stored is not None
         assert self._chain is not None
         chain, process = self._chain, self._process
-        ordinal = self._stored.record.next_ordinal
-        ledger = OpenLedger(ordinal)
-        labels = LedgerLabels(process.records.cluster_id, self.container_id, ordinal, self.epoch)
+        record = self._stored.record
+        ledger = OpenLedger(record.next_ordinal)
+        labels = LedgerLabels(process.records.cluster_id, self.container_id, ledger.ordinal, self.epoch, record.begins)
 
         def on_problem(text: str) -> None:
             if not chain.has_ledger:

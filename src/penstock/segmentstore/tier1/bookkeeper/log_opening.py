@@ -95,7 +95,7 @@ async def _try_to_claim(
     is_unsettled = not before.is_settled or (
         may_live and process.owner.may_answer(container_id, before.epoch, before.owner)
     )
-    labels = LedgerLabels(before.cluster_id, container_id, ended.next_ordinal, before.epoch + 1)
+    labels = LedgerLabels(before.cluster_id, container_id, ended.next_ordinal, before.epoch + 1, before.begins)
     ledger = OpenLedger(labels.ordinal)
     ledger.writer = await process.create_ledger(
         labels, ledger, gives_up=True, on_problem=lambda text: _log.info("container %d: %s", container_id, text)

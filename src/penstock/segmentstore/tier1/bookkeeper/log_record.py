@@ -42,9 +42,12 @@ class LogRecord(OwnedRecord):
 
     Attributes:
         ledgers: oldest first.
+        begins: ordinal of the first ledger of the log that a salvage has put in the place of a damaged one; 0: none
+            has. Ledgers before it are evidence of the damage, and are not deleted.
     """
 
     ledgers: tuple[LogLedger, ...] = ()
+    begins: int = 0
 
     def with_ledger(self, ledger_id: int) -> LogRecord:
         """Return the record with another ledger at the end."""
@@ -80,9 +83,12 @@ class LogRecord(OwnedRecord):
 
     def encode(self) -> bytes:
         """Return the content of the node: one line of JSON, and one with the checksum of the first."""
-        return self.encode_with(
-            FORMAT_VERSION, {"ledgers": [[each.ordinal, each.ledger_id, each.last_entry] for each in self.ledgers]}
-        )
+        parts: dict[str, object] = {
+            "ledgers": [[each.ordinal, each.ledger_id, each.last_entry] for each in self.ledgers]
+        }
+        if self.begins:
+            parts["begins"] = self.begins
+        return self.encode_with(FORMAT_VERSION, parts)
 
     @classmethod
     def decode(cls, data: bytes, path: str, container_id: int, cluster_id: str) -> LogRecord:
@@ -94,6 +100,7 @@ class LogRecord(OwnedRecord):
         record = cls(
             **owned_fields(fields, path, container_id, cluster_id),
             ledgers=tuple(LogLedger(*each) for each in fields["ledgers"]),
+            begins=fields.get("begins", 0),
         )
         _check(record.ledgers, record.next_ordinal, path)
         return record
@@ -101,22 +108,35 @@ class LogRecord(OwnedRecord):
 
 @dataclass(frozen=True, slots=True)
 class LedgerLabels:
-    """What the metadata of a ledger say: whose it is. `epoch`: of the log, when the ledger was made."""
+    """What the metadata of a ledger say: whose it is.
+
+    Attributes:
+        epoch: of the log, when the ledger was made.
+        begins: see `LogRecord`. In that of a draft: the ordinal of the first draft of the same salvage.
+        is_draft: a salvage has made it; whether it became part of the log, the record shows.
+    """
 
     cluster_id: str
     container_id: int
     ordinal: int
     epoch: int
+    begins: int = 0
+    is_draft: bool = False
 
     def encode(self) -> dict[str, bytes]:
         """Return them as BookKeeper stores them."""
-        return {
+        labels = {
             "application": APPLICATION,
             "cluster": self.cluster_id.encode(),
             "container": b"%d" % self.container_id,
             "ordinal": b"%d" % self.ordinal,
             "epoch": b"%d" % self.epoch,
         }
+        if self.begins:
+            labels["begins"] = b"%d" % self.begins
+        if self.is_draft:
+            labels["draft"] = b"1"
+        return labels
 
     @classmethod
     def decode(cls, labels: Mapping[str, bytes]) -> LedgerLabels | None:
@@ -125,7 +145,12 @@ class LedgerLabels:
             return None
         try:
             return cls(
-                labels["cluster"].decode(), int(labels["container"]), int(labels["ordinal"]), int(labels["epoch"])
+                labels["cluster"].decode(),
+                int(labels["container"]),
+                int(labels["ordinal"]),
+                int(labels["epoch"]),
+                int(labels.get("begins", b"0")),
+                "draft" in labels,
             )
         except (KeyError, ValueError):
             return None
