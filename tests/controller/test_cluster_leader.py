@@ -6,6 +6,7 @@ Stores are doubles that do what the leader sees of a store: a node in ``hosts``,
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -218,6 +219,43 @@ def test_a_lost_store_is_replaced_as_soon_as_its_session_ends() -> None:
         assert await world.until(is_even(2)) < bound_s
         after = await world.owners()
         assert all(one == other for one, other in zip(before, after, strict=True) if one != "a")
+
+    run(scenario)
+
+
+async def owners_until_none_has(world: World, lost: str) -> list[tuple[str, ...]]:
+    """Return the assignments, one after the other, until no store in `lost` owns a container."""
+    seen = [await world.owners()]
+    async with asyncio.timeout(60.0):
+        while set(lost) & set(seen[-1]):
+            await asyncio.sleep(0.05)
+            owners = await world.owners()
+            if owners != seen[-1]:
+                seen.append(owners)
+    return seen
+
+
+@pytest.mark.parametrize("pause_s", [0.5, 1.0, 1.5])
+def test_a_store_that_is_missing_gets_no_containers_of_one_that_is_lost(pause_s: float) -> None:
+    """Two are lost, one shortly after the other: the second may come back, but nothing shows that it does."""
+
+    async def scenario(world: World) -> None:
+        world.lead("c1")
+        for name in "abcde":
+            await world.start_store(name)
+        await world.until(lambda counts: len(counts) == 5 and counts[""] == 0)
+        await asyncio.sleep(10.0)
+        await world.stop("a")
+        await asyncio.sleep(pause_s)
+        await world.stop("b")
+        moves = [
+            target
+            for before, after in itertools.pairwise(await owners_until_none_has(world, "ab"))
+            for source, target in zip(before, after, strict=True)
+            if source != target
+        ]
+        assert moves
+        assert "b" not in moves
 
     run(scenario)
 

@@ -163,9 +163,10 @@ def test_new_containers_need_not_go_to_a_store_whose_log_does_not_answer(kind: s
     assert not list(needless_moves(view, owners, moves_between(before, owners, MoveReason.NEW)))
 
 
-@pytest.mark.parametrize("kind", ["silent", "impaired"])
+@pytest.mark.parametrize("kind", ["silent", "impaired", "missing"])
 def test_others_are_evened_out_beside_a_store_that_keeps_its_containers(kind: str) -> None:
-    before, owners = ["c", "c", "a", "a"], ("c", "c", "b", "a")
+    keeper = "d" if kind == "missing" else "c"
+    before, owners = [keeper, keeper, "a", "a"], (keeper, keeper, "b", "a")
     view = view_of(before, silent=["c"] if kind == "silent" else [], impaired=["c"] if kind == "impaired" else [])
     assert not list(needless_moves(view, owners, moves_between(before, owners, MoveReason.EVEN)))
 

@@ -149,7 +149,6 @@ def test_segments_of_other_addresses_stay_known_and_one_that_moved_back_is_found
     moving.run(scenario)
 
 
-@pytest.mark.nightly
 def test_calls_of_controllers_outlast_a_machine_that_is_cut_off() -> None:
     """Clients begin and abort transactions, which have records in tables on several stores."""
     with Simulation(1) as simulation:

@@ -231,9 +231,13 @@ def needless_moves(view: ClusterView, owners: tuple[str, ...], moves: tuple[Move
         if name in names and name not in impaired and load.log_problem_s > LOG_PROBLEM_S_MAX
     }
     targets = names - impaired - silent or names
-    # A store whose log may answer again keeps what it has.
+    # A store keeps what it has if its log may answer again, or if it is missing and may announce itself again.
     moved = {move.container_id for move in moves}
-    kept = {number for number, owner in enumerate(before) if owner in names - targets and number not in moved}
+    kept = {
+        number
+        for number, owner in enumerate(before)
+        if number not in moved and owner not in targets and owner not in draining
+    }
     needed, left = (
         moves_to_balance([owner for number, owner in enumerate(each) if number not in kept], targets)
         for each in (before, owners)

@@ -38,7 +38,8 @@ class LiveStore:
 
     Attributes:
         is_impaired: its log has failed for some time, so it cannot serve.
-        is_suspect: its log has failed for less than that: it keeps its containers, and gets no others.
+        is_suspect: its log has failed for less than that, or it is absent for a moment: it keeps its containers, and
+            gets no others.
     """
 
     weight: int = 1

@@ -156,8 +156,10 @@ class ClusterLeader:
         moving = memory.moving(view, settings.stuck_s)
         impaired = memory.impaired(settings)
         doubtful = memory.doubtful(settings)
+        # Those that are absent keep their containers, and get no others: they may be lost as well.
         stores = {
-            name: LiveStore(host.weight, host.zone, name in impaired, name in doubtful) for name, host in hosts.items()
+            name: LiveStore(host.weight, host.zone, name in impaired, name in doubtful or name in absent)
+            for name, host in hosts.items()
         }
         drains = view.drains | {name for name, host in hosts.items() if host.state is HostState.DRAINING}
         planned, moves = plan(
