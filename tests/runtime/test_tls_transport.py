@@ -122,6 +122,10 @@ class Place:
             self.raw, server_hostname="localhost", suppress_ragged_eofs=False
         )  # fmt: skip
 
+    def raw_end(self, client: ssl.SSLSocket) -> None:
+        """End the client's side of the connection, without that of TLS. It can still receive."""
+        socket.socket.shutdown(client, socket.SHUT_WR)  # `SSLSocket.shutdown` would forget the state of TLS.
+
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[tuple[Recorder, ssl.SSLSocket]]:
         """Give both ends of a connection."""
@@ -508,5 +512,139 @@ def test_another_certificate_and_the_end_of_the_listener_during_a_handshake(
             await connecting
         go_on.set()
         await until(lambda: bool(results))
+
+    play_own(scenario)
+
+
+def test_the_connection_describes_itself(play_own: Play) -> None:
+    async def scenario(place: Place) -> None:
+        async with place.connected() as (protocol, client):
+            info = protocol.transport.get_extra_info
+            assert info("peername") == client.getsockname()
+            assert info("sockname") == client.getpeername()
+            assert info("sslcontext") is place.context
+            assert info("ssl_object").version() == client.version()
+            assert info("cipher") == client.cipher()
+            assert info("peercert", "none") is None
+            assert info("socket").fileno() >= 0
+            assert info("unknown", "none") == "none"
+            assert protocol.transport.get_protocol() is protocol
+            protocol.transport.abort()
+            await protocol.lost
+            assert info("peername", "none") == "none"
+
+    play_own(scenario)
+
+
+def test_limits_of_writes_are_checked_and_apply_at_once(play_own: Play) -> None:
+    async def scenario(place: Place) -> None:
+        async with place.connected() as (protocol, client):
+            transport = protocol.transport
+            transport.set_write_buffer_limits(low=1_000)
+            assert transport.get_write_buffer_limits() == (1_000, 4_000)
+            transport.set_write_buffer_limits()
+            assert transport.get_write_buffer_limits() == (16_384, 65_536)
+            with pytest.raises(ValueError, match="high is 1 and low 2"):
+                transport.set_write_buffer_limits(high=1, low=2)
+            transport.set_write_buffer_limits(high=64 * MIB)
+            transport.write(bytes(20 * MIB))
+            assert protocol.pauses == 0
+            transport.set_write_buffer_limits(high=100)
+            assert protocol.pauses == 1
+            transport.write(b"more")
+            assert protocol.pauses == 1
+            await asyncio.to_thread(read_exactly, client, 20 * MIB + 4)
+            await until(lambda: not protocol.is_paused)
+            assert transport.get_write_buffer_size() == 0
+
+    play_own(scenario)
+
+
+class OfBytes(asyncio.Protocol):
+    """A protocol without a buffer."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.received: list[bytes] = []
+
+    def data_received(self, data: bytes) -> None:
+        self.received.append(data)
+
+    def pause_writing(self) -> None:
+        self.calls.append("pause")
+
+    def resume_writing(self) -> None:
+        self.calls.append("resume")
+
+    def eof_received(self) -> None:
+        self.calls.append("end")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.calls.append("lost")
+
+
+def test_a_protocol_without_a_buffer_gets_all_calls(play_own: Play) -> None:
+    """It takes the place of another one. Its data stay as they are when others are received."""
+
+    async def scenario(place: Place) -> None:
+        async with place.connected() as (protocol, client):
+            transport, taken = protocol.transport, OfBytes()
+            transport.set_protocol(taken)
+            assert transport.get_protocol() is taken
+            await asyncio.to_thread(client.sendall, b"first")
+            await until(lambda: taken.received == [b"first"])
+            await asyncio.to_thread(client.sendall, b"other")
+            await until(lambda: len(taken.received) == 2)
+            assert taken.received == [b"first", b"other"]
+            transport.write(bytes(20 * MIB))
+            assert taken.calls == ["pause"]
+            await asyncio.to_thread(read_exactly, client, 20 * MIB)
+            await until(lambda: taken.calls == ["pause", "resume"])
+            await asyncio.to_thread(client.unwrap)
+            await until(lambda: taken.calls == ["pause", "resume", "end", "lost"])
+
+    play_own(scenario)
+
+
+def test_a_connection_that_is_closed_or_lost_does_nothing_more(play_own: Play) -> None:
+    async def scenario(place: Place) -> None:
+        async with place.connected() as (protocol, client):
+            transport = protocol.transport
+            assert transport.is_reading()
+            assert not transport.is_closing()
+            transport.close()
+            transport.close()
+            transport.resume_reading()
+            assert not transport.is_reading()
+            assert transport.is_closing()
+            transport.write(b"late")
+            await asyncio.to_thread(client.sendall, b"unread")
+            assert await asyncio.to_thread(read_all, client) == b""
+            client.close()
+            assert await protocol.lost is None
+            assert not protocol.received
+            transport.abort()
+            transport.write(b"late")
+            transport.resume_reading()
+            transport.close()
+            assert transport.is_closing()
+            assert transport.get_write_buffer_size() == 0
+
+    play_own(scenario)
+
+
+def test_a_peer_that_ends_and_reads_later_gets_what_was_written(play_own: Play) -> None:
+    """The socket is full when the end of the peer arrives."""
+
+    async def scenario(place: Place) -> None:
+        sent = _bytes(8 * MIB)
+        async with place.connected() as (protocol, client):
+            protocol.transport.write(sent)
+            assert protocol.transport.get_write_buffer_size() > 0
+            await asyncio.to_thread(place.raw_end, client)
+            await until(lambda: protocol.has_ended)
+            assert not protocol.lost.done()
+            assert await asyncio.to_thread(read_all, client) == sent
+            assert await protocol.lost is None
 
     play_own(scenario)
