@@ -6,8 +6,9 @@
 Bookies, ZooKeeper and the client share this machine. Both sides append entries of the same length to ledgers on 3
 bookies of which 2 confirm, with the same number of entries in flight, one after the other in alternating rounds.
 `ratio` is the median rate of the log divided by that of plain Java. `loop_cpu_us` is CPU time of the event loop's
-thread per entry of the log, `alone_p50_ms` the median of single appends. `memory_mb` is the peak of the log's process
-above that of a process that appends the same to a local log. Needs Java with a compiler, and Maven.
+thread per entry of the log, with the event loop that stores use; `alone_p50_ms` the median of single appends.
+`memory_mb` is the peak of the log's process above that of a process that appends the same to a local log. Needs Java
+with a compiler, and Maven.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from _common import parser, raw_disk, report, work_directory
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
+from penstock.cli.serve import new_loop
 from penstock.runtime.bookkeeper import open_ledger_store
 from penstock.runtime.java_machine import start_java
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace
@@ -186,7 +188,8 @@ def main() -> None:
             disk = raw_disk(Path(directory))
             local_mb = local_peak_mb(Path(directory) / "local", options.lengths, seconds)
             start_java("the bench", str(bookies.jars), heap_mb=128, direct_mb=256)
-            figures = asyncio.run(measure(bookies, options.lengths, seconds))
+            with asyncio.Runner(loop_factory=new_loop()) as runner:
+                figures = runner.run(measure(bookies, options.lengths, seconds))
             peak_mb = _peak_mb()
             report(
                 "bookkeeper",
