@@ -30,6 +30,7 @@ from penstock.segmentstore.container.container import ContainerStatus, SegmentCo
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.settings import CacheSettings
 from support.containers import QUIET, Incarnations, append, evict_all, read_all, turns
+from support.drawn_seeds import drawn_seeds
 from support.inline_work import InlineWork
 
 STREAMS = ["s/t/0.#epoch.0", "s/t/1.#epoch.0", f"s/t/0.#epoch.0#transaction.{'a' * 32}", "s/t/2.#epoch.0"]
@@ -431,7 +432,7 @@ class Machine:
                 pass
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", drawn_seeds(60, daily=20))
 async def test_a_container_does_what_the_model_does_through_faults_and_crashes(seed: int) -> None:
     """Random batches of operations at once, flushes, evictions, checkpoints, failing chunks and logs, crashes.
 

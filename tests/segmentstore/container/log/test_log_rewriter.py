@@ -23,6 +23,7 @@ from penstock.segmentstore.container.pending import PendingAppend
 from penstock.segmentstore.settings import CacheSettings
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 from support.containers import Incarnations, append, pause_writer, read_all, turns, until
+from support.drawn_seeds import drawn_seeds
 
 A, B = "s/stuck/0.#epoch.0", "s/t/1.#epoch.0"
 LOG_BYTES_MAX = 32 * 1024
@@ -310,7 +311,7 @@ class Expected:
     start: int = 0
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", drawn_seeds(40, daily=12))
 async def test_any_crash_leaves_every_byte(world: World, seed: int) -> None:
     """Random appends, truncations, merges, deletions and crashes, in the middle of carrying, too; storage comes back.
 

@@ -20,6 +20,7 @@ from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.settings import CacheSettings, DiskCacheSettings
 from penstock_simulation.checks.invariants import check_cache
 from support.containers import QUIET, Incarnations, append, evict_all
+from support.drawn_seeds import drawn_seeds
 
 A = "s/t/0.#epoch.0"
 STEPS = 40
@@ -147,7 +148,7 @@ class Play:
             self.lives.chunks.heal()
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", drawn_seeds(16, daily=6))
 async def test_each_byte_is_returned_once_or_reported_missing(seed: int, tmp_path: Path) -> None:
     """A reader of a segment under append, truncation, eviction, failing storage and fail-over gets each byte once.
 

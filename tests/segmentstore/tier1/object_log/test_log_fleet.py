@@ -6,13 +6,14 @@ import pytest
 
 from penstock_simulation.mutations.mutation import Mutation
 from penstock_simulation.mutations.object_logs import FLEET_LOG_MUTATIONS, OBJECT_LOG_MUTATIONS
+from support.drawn_seeds import drawn_seeds
 from support.log_fleet import LogFleet
 
 #: Within so many seeds a mistake is found; all but one are found by every fifth or so.
 SEED_COUNT_MAX = 120
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", drawn_seeds(12, daily=4))
 def test_nothing_acknowledged_is_lost_repeated_or_out_of_order(seed: int) -> None:
     fleet = LogFleet(seed).run()
     assert fleet.check() == []
