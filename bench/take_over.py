@@ -40,6 +40,8 @@ KINDS = {
 }
 
 _BOOKIES = 4
+#: Stores over bookies have run for this long before the first loss, as in use: they rehearse take-overs then.
+_SETTLED_S = 20.0
 
 
 def measure(
@@ -109,6 +111,7 @@ def main() -> None:
             try:
                 cluster.start_all()
                 with cluster.load("probes") as load:
+                    time.sleep(_SETTLED_S if bookies else 0.0)
                     rounds = range(arguments.first, arguments.first + arguments.rounds)
                     kinds = {
                         kind: measure(cluster, load, kind, rounds, arguments.held_s, end_s) for kind in arguments.kinds

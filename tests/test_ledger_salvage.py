@@ -37,7 +37,7 @@ from penstock_simulation.simulated.zookeeper import SimulatedZooKeeper, ZooKeepe
 from penstock_simulation.simulated.zookeeper_client import SimulatedCoordination
 from support.small_store import NAMES, settings_of
 
-LOG = BookKeeperSettings(retry_s=0.01, deletion_delay_s=0.3, truncate_interval_s=0.0)
+LOG = BookKeeperSettings(retry_s=0.01, truncate_interval_s=0.0, ensemble_wait_s=0.2)
 BOOKIES = BookieSettings(request_timeout_s=0.2, session_s=0.0)
 #: Segments of container 0, which gets damaged, and one of container 1.
 HERE = [name for name in NAMES if container_of(name, 2) == 0]
@@ -117,8 +117,9 @@ class MortalRecords(RecordStore):
 class World:
     """Bookies, ZooKeeper, and settings of stores whose logs are there."""
 
-    def __init__(self, tmp_path: Path) -> None:
-        settings = replace(settings_of(tmp_path), bookkeeper=LOG)
+    def __init__(self, tmp_path: Path, log: BookKeeperSettings = LOG) -> None:
+        self.log: BookKeeperSettings = log
+        settings = replace(settings_of(tmp_path), bookkeeper=log)
         container = replace(settings.segment_store.container, ownership_lease_s=2.0, images=ImageSettings(interval_s=0))
         self.settings: StandaloneSettings = replace(
             settings, segment_store=replace(settings.segment_store, container=container)
@@ -139,7 +140,7 @@ class World:
         self.cluster_id = directory.open(2).cluster_id
         store = SegmentStore(
             logs=BookKeeperLogFactory(
-                SimulatedLedgers(self.bookies, random.Random(3)), self.service(), runtime, LOG,
+                SimulatedLedgers(self.bookies, random.Random(3)), self.service(), runtime, self.log,
                 cluster_id=self.cluster_id, container_count=2,
             ),
             chunks=open_long_term_storage(self.settings, directory, runtime),
@@ -333,7 +334,7 @@ async def test_what_absent_bookies_have_is_lost_only_on_request(tmp_path: Path, 
 
     An open ledger cannot be fenced then: its owner is waited for.
     """
-    world = World(tmp_path)
+    world = World(tmp_path, replace(LOG, deletion_delay_s=8.0))
     await world.fill()
     if is_open:
         await world.reopen()
@@ -352,7 +353,7 @@ async def test_what_absent_bookies_have_is_lost_only_on_request(tmp_path: Path, 
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     await world.salvage(is_without_absent=True)
-    assert not is_open or loop.time() - began_s >= LOG.deletion_delay_s
+    assert not is_open or loop.time() - began_s >= world.log.deletion_delay_s
     await check_salvaged(world)
 
 

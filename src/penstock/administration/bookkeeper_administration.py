@@ -25,6 +25,7 @@ from penstock.model.errors import (
 from penstock.model.errors.ledgers import NoSuchLedgerError
 from penstock.runtime.coordination import CoordinationService
 from penstock.runtime.java_machine import start_java
+from penstock.runtime.ledger_rehearsal import REHEARSAL
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace, LedgerStore
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.bookkeeper.factory import enable_log
@@ -45,7 +46,8 @@ class LedgerSweepReport:
 
     Attributes:
         is_dry_run: whether nothing was changed.
-        unnamed: ledgers of the cluster that no record names; they were deleted, or would be.
+        unnamed: ledgers of the cluster that no record names, and those that rehearsals of stores have left; they were
+            deleted, or would be.
         kept_count: ledgers that a record names, or may name soon.
         foreign_count: ledgers of other clusters and applications; they stay.
     """
@@ -204,22 +206,29 @@ class BookKeeperAdministration:
         """
         found: dict[int, LedgerLabels] = {}
         foreign_count = 0
+        rehearsed: list[int] = []
         async for ledger_id in self._logs.ledgers.ledger_ids():
             try:
-                labels = LedgerLabels.decode(await self._logs.ledgers.labels(ledger_id))
+                raw = await self._logs.ledgers.labels(ledger_id)
             except NoSuchLedgerError:
                 continue
-            if labels is None or labels.cluster_id != self._logs.records.cluster_id:
+            labels = LedgerLabels.decode(raw)
+            if raw.get("application") == REHEARSAL:
+                rehearsed.append(ledger_id)
+            elif labels is None or labels.cluster_id != self._logs.records.cluster_id:
                 foreign_count += 1
             else:
                 found[ledger_id] = labels
         # After the ledgers: one that was listed is in its record now, or its ordinal shows whether it can be added.
         records = await self._all_records()
-        unnamed = sorted(each for each, labels in found.items() if _is_left_over(each, labels, records))
+        left_over = [each for each, labels in found.items() if _is_left_over(each, labels, records)]
+        kept_count = len(found) - len(left_over)
+        # A store that is rehearsing does without its ledger.
+        unnamed = sorted([*left_over, *rehearsed])
         if not is_dry_run:
             for ledger_id in unnamed:
                 await self._logs.ledgers.delete(ledger_id)
-        return LedgerSweepReport(is_dry_run, unnamed, len(found) - len(unnamed), foreign_count)
+        return LedgerSweepReport(is_dry_run, unnamed, kept_count, foreign_count)
 
     async def _all_records(self) -> dict[int, LogRecord]:
         found = {number: await self._logs.records.read(number) for number in range(self._logs.container_count)}

@@ -19,6 +19,7 @@ Rules, each from a measured behaviour of the client:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -29,10 +30,13 @@ from penstock.runtime.bookkeeper_errors import java_error
 from penstock.runtime.entry_sender import EntrySender
 from penstock.runtime.java_machine import has_java
 from penstock.runtime.java_writer import JavaWriter
+from penstock.runtime.ledger_rehearsal import rehearse
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerObserver, LedgerPlace, LedgerQuorum
 from penstock.runtime.work import BlockingWork, PoolSettings, WorkPool
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _ZOOKEEPER_TIMEOUT_MS = 10_000
 _CONNECT_TIMEOUT_MS = 1_000
@@ -45,6 +49,8 @@ _WATER_MARK_MAX = (1 << 31) - 1
 #: Time for the start of the client, which takes seconds of CPU: on a busy machine minutes. Longer than any request: a
 #: start that is given up is begun again by another process, which is as slow.
 _START_TIMEOUT_S = 600.0
+#: The rehearsal takes a second of CPU, which the start of containers needs first.
+_REHEARSAL_DELAY_S = 10.0
 #: Ledgers of which one page of a list has numbers.
 _PAGE_LENGTH = 1000
 
@@ -74,6 +80,8 @@ class BookKeeper:
         self._manager: Any = None
         self._sender: EntrySender | None = None
         self._connecting = asyncio.Lock()
+        self._is_rehearsed = settings.is_rehearsed
+        self._rehearsal: asyncio.Task[None] | None = None
 
     @property
     def place(self) -> str:
@@ -85,6 +93,15 @@ class BookKeeper:
         async with self._connecting:
             if self._client is None:
                 self._client, self._manager, self._sender = await self._run(self._connect, self._start_pool)
+                if self._is_rehearsed and self._rehearsal is None:
+                    self._rehearsal = asyncio.get_running_loop().create_task(self._rehearse(), name="rehearsal")
+
+    async def _rehearse(self) -> None:
+        await asyncio.sleep(_REHEARSAL_DELAY_S)
+        try:
+            await rehearse(self)
+        except LedgerError as error:
+            _log.info("%s: the first take-over of a container takes longer: %s", self.place, error)
 
     def _connect(self) -> tuple[Any, Any, EntrySender]:
         import jpype
@@ -184,6 +201,9 @@ class BookKeeper:
 
     async def close(self) -> None:
         """See `LedgerStore.close`."""
+        if self._rehearsal is not None:
+            self._rehearsal.cancel()
+            await asyncio.gather(self._rehearsal, return_exceptions=True)
         client, self._client = self._client, None
         manager, self._manager = self._manager, None
         sender, self._sender = self._sender, None

@@ -63,11 +63,14 @@ class LedgerClientSettings:
         request_timeout_s: time for a request other than an append.
         in_flight_bytes_max: the caller has at most so many bytes of entries in flight. Twice as much may wait for one
             bookie that is slower than the others; further entries are not sent to it.
+        is_rehearsed: some seconds after its start the client does once what a take-over of containers needs, see
+            `penstock.runtime.ledger_rehearsal`. The simulation does not.
     """
 
     password: str
     request_timeout_s: float = 30.0
     in_flight_bytes_max: int = 32 * 1024 * 1024
+    is_rehearsed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

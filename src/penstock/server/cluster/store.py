@@ -214,6 +214,7 @@ class ClusterStore:
                 settings.bookkeeper.password,
                 settings.bookkeeper.request_timeout_s,
                 settings.bookkeeper.in_flight_bytes_max,
+                is_rehearsed=True,
             )
             return BookKeeperLogFactory(
                 runtime.open_ledgers(LedgerPlace.parse(settings.log), client, runtime.work),

@@ -13,6 +13,7 @@ from penstock.administration.ledger_rebuild import ClusterLogs
 from penstock.administration.log_administration import LogState
 from penstock.model.errors import InvalidArgumentError, LogDamagedError, LogDisabledError, LogFencedError
 from penstock.runtime.disk import LocalDisk
+from penstock.runtime.ledger_rehearsal import REHEARSAL
 from penstock.runtime.ledgers import LedgerQuorum
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.bookkeeper.bookkeeper_log import BookKeeperLog
@@ -114,8 +115,9 @@ def test_the_sweep_deletes_what_no_record_can_name_any_more_and_nothing_else() -
         may_be_added = await world.ledger("a", 2, 1)
         claimants = await world.ledger("a", 2, 2)
         foreign = await world.ledger("b", 1, 1)
+        rehearsed = (await world.client.create(LedgerQuorum(1, 1), {"application": REHEARSAL}, OpenLedger(0))).ledger_id
         found = await world.logs.sweep(is_dry_run=True)
-        assert (list(found.unnamed), found.kept_count, found.foreign_count) == ([left_over], 3, 1)
+        assert (list(found.unnamed), found.kept_count, found.foreign_count) == ([left_over, rehearsed], 3, 1)
         assert left_over in world.cluster.ledgers
         await world.logs.sweep(is_dry_run=False)
         assert set(world.cluster.ledgers) == {*named, may_be_added, claimants, foreign}
