@@ -51,7 +51,7 @@ def cpu_s(pid: int) -> float:
 class TurnWatch:
     """Notes the CPU time of the loop between two turns of a task that always wants one.
 
-    In an array: the number of objects decides when there is a full collection, and there are millions of turns.
+    In an array: a collection visits each element of a list, and there are millions of turns.
     """
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ def main() -> None:
     options.add_argument("--strangers", type=int, default=10_000, help="connections without credentials")
     options.add_argument("--kinds", default="silent,partial,garbage,handshakes", help="of strangers")
     options.add_argument("--turns", type=int, default=3)
-    options.add_argument("--rounds", type=int, default=6, help="processes, for tokens")
+    options.add_argument("--rounds", type=int, default=6, help="processes, for tokens and TLS")
     arguments = options.parse_args()
     if arguments.quick:
         arguments.turns = 1

@@ -428,32 +428,33 @@ def test_a_turn_encrypts_a_part_of_a_long_write(play_own: Play, monkeypatch: pyt
     async def scenario(place: Place) -> None:
         async with place.connected() as (protocol, client):
             protocol.transport.writelines([bytes(20_000), bytes(20_000)])
-            assert protocol.transport.get_write_buffer_size() == 20_000
+            assert protocol.transport.get_write_buffer_size() == 40_000 - 16_384
             await asyncio.to_thread(read_exactly, client, 40_000)
             assert protocol.transport.get_write_buffer_size() == 0
 
     play_own(scenario)
 
 
-def test_short_parts_are_encrypted_together(play_own: Play) -> None:
-    """Each record costs; a longer part is not copied."""
+def test_records_are_full_and_long_parts_are_not_copied(play_own: Play) -> None:
+    """Each record costs. The rest of a long part is joined with the part that follows."""
 
     async def scenario(place: Place) -> None:
         async with place.connected() as (protocol, client):
-            parts = [b"a" * 8, b"b" * 1_000, b"c" * 100_000, b"d"]
-            pieces: list[int] = []
+            parts = [b"a" * 8, b"b" * 1_000, b"c" * 100_000, b"d", b"e" * 40_000]
+            pieces: list[Buffer] = []
             original = TlsTransport._next_piece
 
-            def next_piece(transport: TlsTransport) -> Buffer:
-                piece = original(transport)
-                pieces.append(len(piece))
-                return piece
+            def next_piece(transport: TlsTransport, room: int) -> Buffer:
+                pieces.append(original(transport, room))
+                return pieces[-1]
 
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(TlsTransport, "_next_piece", next_piece)
                 protocol.transport.writelines(parts)
-            assert await asyncio.to_thread(read_exactly, client, 101_009) == b"".join(parts)
-            assert pieces == [65_536, 35_472, 1]
+            assert await asyncio.to_thread(read_exactly, client, 141_009) == b"".join(parts)
+            # The first piece has both short parts, the fourth has the rest of the long one, and a short one.
+            assert [len(piece) for piece in pieces] == [16_384, 49_152, 32_768, 16_384, 16_384, 9_937]
+            assert [isinstance(piece, memoryview) for piece in pieces] == [False, True, True, False, True, True]
 
     play_own(scenario)
 

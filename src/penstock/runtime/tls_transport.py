@@ -3,8 +3,8 @@
 The handshake is not a part of it, so that its computation can be elsewhere than in the event loop. See `TlsListener`.
 
 Data are received and encrypted in pieces that stay in the cache of the processor. The protocol gets all data of a turn
-in one call, as without TLS: up to the length of its buffer, however many records that takes. Short parts of a write
-are joined, since each record costs.
+in one call, as without TLS: up to the length of its buffer, however many records that takes. Records are full, since
+each costs: a part of a write that is too short for one, or the rest of a long part, is joined with what follows.
 
 A peer that ends the connection without TLS's own end gets the same treatment as one with it: frames have lengths, so
 that a protocol recognizes an incomplete one.
@@ -25,7 +25,7 @@ from penstock.model.segments import Buffer
 #: Received in one call, and encrypted in one call.
 RECEIVED_LENGTH = 64 * 1024
 _ENCRYPTED_LENGTH = 64 * 1024
-#: Parts that are shorter are joined: data of one record of TLS.
+#: Data of one record of TLS. Parts that are shorter are joined.
 _RECORD_LENGTH = 16 * 1024
 #: Bytes that are encrypted in one turn of the loop for a connection; others are served in between.
 _TURN_BYTES_MAX = 1024 * 1024
@@ -297,9 +297,7 @@ class TlsTransport(asyncio.Transport):
                     if not outgoing.pending:
                         if not self._waiting or left <= 0:
                             break
-                        piece = self._next_piece()
-                        self._tls.write(piece)
-                        left -= len(piece)
+                        left -= self._encrypt(min(left, _ENCRYPTED_LENGTH))
                     self._encrypted = memoryview(outgoing.read())
                 try:
                     sent = send(self._encrypted)
@@ -319,27 +317,39 @@ class TlsTransport(asyncio.Transport):
             self._loop.remove_writer(self._socket)
         self._has_writer = has_rest
 
-    def _next_piece(self) -> Buffer:
-        """Take what is encrypted next: short parts together, a part of a long one."""
+    def _encrypt(self, length: int) -> int:
+        """Encrypt until nothing is left, or `length` bytes at least; return how many."""
+        count = 0
+        while self._waiting and count < length:
+            piece = self._next_piece(_ENCRYPTED_LENGTH - count)
+            self._tls.write(piece)
+            count += len(piece)
+        return count
+
+    def _next_piece(self, room: int) -> Buffer:
+        """Take what is encrypted next, up to `room` bytes: whole records of a long part, or short parts together.
+
+        `room` is at least the length of a record: all pieces but the last one have whole records.
+        """
         waiting = self._waiting
-        first = waiting[0]
-        if len(first) > _ENCRYPTED_LENGTH:
-            waiting[0] = first[_ENCRYPTED_LENGTH:]
-            first = first[:_ENCRYPTED_LENGTH]
-        else:
-            waiting.popleft()
+        first = waiting.popleft()
         length = len(first)
         piece: Buffer = first
-        if length < _RECORD_LENGTH and waiting:
+        if length >= _RECORD_LENGTH:
+            taken = min(length, room)
+            if taken < length or waiting:
+                taken -= taken % _RECORD_LENGTH
+            if taken < length:
+                waiting.appendleft(first[taken:])
+                piece = first[:taken]
+            length = taken
+        elif waiting:
             parts = [first]
             while waiting and length < _RECORD_LENGTH:
-                room = _ENCRYPTED_LENGTH - length
-                part = waiting[0]
-                if len(part) > room:
-                    waiting[0] = part[room:]
-                    part = part[:room]
-                else:
-                    waiting.popleft()
+                part = waiting.popleft()
+                if len(part) > _RECORD_LENGTH - length:
+                    waiting.appendleft(part[_RECORD_LENGTH - length :])
+                    part = part[: _RECORD_LENGTH - length]
                 parts.append(part)
                 length += len(part)
             piece = b"".join(parts)
