@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from penstock.demo import with_parent, zookeeper
+from penstock.demo.cluster import DemoCluster
 from penstock.demo.commands import DemoCommand, Verb, parse, parse_script
 from penstock.demo.errors import DemoCommandError, DemoLoadError, DemoProcessError, DemoRequirementError
-from penstock.demo.load import Lane, _key_in, _note
+from penstock.demo.load import DemoLoad, Lane, _key_in, _note
 from penstock.demo.processes import DemoProcess
+from penstock.demo.run import Demo, DemoEvent
 from penstock.demo.settings import DemoSettings
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.routing import routing_key_hash
@@ -163,3 +165,23 @@ def test_log_and_data_are_in_files_or_in_a_bucket(tmp_path: Path) -> None:
         DemoSettings(tmp_path, bucket="nowhere")
     with pytest.raises(InvalidArgumentError):
         DemoSettings(tmp_path, stores=0)
+
+
+async def test_a_command_reports_once_that_all_containers_are_served(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They were not served before: the watch of all containers would report that, too."""
+    found: list[DemoEvent] = []
+    demo = Demo(DemoSettings(tmp_path), found.append)
+
+    async def settled(cluster: DemoCluster) -> None:
+        demo._watch_containers()
+
+    monkeypatch.setattr(DemoCluster, "settled", settled)
+    monkeypatch.setattr(DemoCluster, "is_served", True)
+    monkeypatch.setattr(DemoLoad, "gap_s", 1.5)
+    monkeypatch.setattr(demo, "_is_writing", lambda: True)
+    demo._is_unserved = True
+    await demo.execute(DemoCommand(Verb.SERVED))
+    demo._watch_containers()
+    assert [each.kind for each in found] == ["command", "all_served"]

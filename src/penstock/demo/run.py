@@ -145,11 +145,11 @@ class Demo:
                 await self.cluster.settled()
                 while not self._is_writing():  # noqa: ASYNC110  # times of another task
                     await asyncio.sleep(_POLL_S)
+            self._watch_containers()
         except TimeoutError:
             raise DemoCommandError(f"not all containers are served after {_SERVED_TIMEOUT_S:g} s") from None
         finally:
             self._is_awaited = False
-        self._watch_containers()
         self._tell_served()
 
     def _tell_served(self) -> None:
