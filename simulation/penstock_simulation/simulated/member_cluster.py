@@ -20,6 +20,8 @@ from penstock.model.cluster_nodes import (
     CONTROLLERS_PATH,
     HOSTS_PATH,
     AssignmentNode,
+    HostNode,
+    HostState,
     NodeContent,
     decode_node,
     split_host_node_name,
@@ -406,6 +408,11 @@ class MemberCluster(SimulatedCluster):
         counts = [list(assignment.owners).count(host.name) for host in self.stores]
         if max(counts) - min(counts) > 1:
             return f"the containers are not evened out: {assignment.owners}"
+        # The leader takes the containers of a store that was impaired for long enough, also while its log recovers.
+        for name in sorted(self.names(HOSTS_PATH)):
+            host = self.content(HostNode, f"{HOSTS_PATH}/{name}")
+            if host is not None and host.state is not HostState.UP:
+                return f"store {name} is {host.state}"
         return ""
 
     # -- steering -----------------------------------------------------------------------------------------------
