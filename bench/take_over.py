@@ -40,6 +40,8 @@ KINDS = {
 }
 
 _BOOKIES = 4
+#: Errors of which the whole text is printed, for each kind.
+_TEXTS_MAX = 10
 #: Stores over bookies have run for this long before the first loss, as in use: they rehearse take-overs then.
 _SETTLED_S = 20.0
 
@@ -49,7 +51,7 @@ def measure(
 ) -> dict[str, object]:
     """Return the distribution of gaps of one kind of loss. `end_s`: no round begins later."""
     gaps_s: list[float] = []
-    errors: Counter[str] = Counter()
+    texts: list[str] = []
     fault = KINDS[kind]
     done = 0
     for number in rounds:
@@ -65,7 +67,7 @@ def measure(
         found = strike(one, cluster, load, random.Random(number))
         gaps = dict(found["gaps_s"])  # type: ignore[call-overload]
         gaps_s += [float(gaps[container]) for container, holder in before.items() if holder == name]
-        errors.update(str(text).split(": ")[1] for text in list(found["error_texts"]))  # type: ignore[call-overload]
+        texts += map(str, list(found["error_texts"]))  # type: ignore[call-overload]
     within = sum(gap_s <= fault.bound_s for gap_s in gaps_s)
     return {
         "first": rounds.start,
@@ -73,8 +75,9 @@ def measure(
         "gaps": len(gaps_s),
         "bound_s": fault.bound_s,
         "within_bound_share": round(within / len(gaps_s), 4) if gaps_s else None,
-        "client_errors": errors.total(),
-        "errors": dict(errors),
+        "client_errors": len(texts),
+        "errors": dict(Counter(text.split(": ")[1] for text in texts)),
+        "error_texts": texts[:_TEXTS_MAX],
         **(percentiles_ms(gaps_s) if gaps_s else {}),
         "all_s": sorted(gaps_s),
     }

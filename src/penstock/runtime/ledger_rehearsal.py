@@ -2,8 +2,7 @@
 
 Java loads and compiles code when it is first used. A store whose containers were all created in it has never recovered
 a ledger; the first ten that a process recovered and read took 1.2 s of CPU, the next ten 0.3 s, and the first ten after
-one such ledger 0.3 s. When a store takes over
-the containers of a lost one, that time is not there.
+one such ledger 0.3 s, too. When a store takes over the containers of a lost one, that time is not there.
 """
 
 from __future__ import annotations
