@@ -356,10 +356,12 @@ def test_garbage_in_place_of_a_record_ends_the_connection(play_own: Play) -> Non
 
     async def scenario(place: Place) -> None:
         async with place.connected() as (protocol, client):
+            protocol.transport.pause_reading()  # So that both are received at once.
             await asyncio.to_thread(client.sendall, b"before")
             descriptor = socket.socket(fileno=client.detach())
             descriptor.settimeout(WAIT_S)
             await asyncio.to_thread(descriptor.sendall, b"\x17\x03\x03\x00\x20" + bytes(32))
+            protocol.transport.resume_reading()
             assert isinstance(await protocol.lost, ssl.SSLError)
             assert protocol.received == b"before"
             found = b""
