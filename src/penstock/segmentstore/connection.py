@@ -49,7 +49,7 @@ from penstock.wire.commands import (
     SetupAppend,
     WireCommand,
 )
-from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
+from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST, send_parts
 from penstock.wire.framing import FrameReceiver
 from penstock.wire.request_ids import text_of
 
@@ -452,11 +452,7 @@ class Connection(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         if not out or self._is_closed:
             return
-        if len(out) == 1:
-            self._transport.write(out[0])
-        else:
-            # In one system call, whatever their lengths: each call is a packet, and wakes the peer.
-            self._transport.writelines(out)
+        send_parts(self._transport, out)
         if self._slow_reply_bytes:
             self._note_slow_replies()
         if self._long_reply_bytes:

@@ -13,11 +13,13 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from penstock.model.errors import ConnectionLostError, OutcomeUnknownError, ProtocolError
+from penstock.model.segments import Buffer
 from penstock.wire.codec import decode, encode_parts
 from penstock.wire.commands import Hello, KeepAlive, SegmentRead, WireCommand
 from penstock.wire.framing import FrameReceiver
@@ -28,6 +30,37 @@ _log = logging.getLogger(__name__)
 #: Wire version of this client, and the oldest that it supports.
 WIRE_VERSION = 17
 WIRE_VERSION_OLDEST = 5
+
+
+def pauses_in_writelines(version: tuple[int, ...]) -> bool:
+    """Return whether asyncio's transports of a version of Python pause their protocol in `writelines`.
+
+    Those of 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 do so in `write` only (CVE-2024-12254): what the peer does not take
+    grows without a bound.
+    """
+    return not ((3, 12, 0) <= version < (3, 12, 9) or (3, 13, 0) <= version < (3, 13, 2))
+
+
+_PAUSES = pauses_in_writelines(sys.version_info[:3])
+
+
+def send_parts(transport: asyncio.WriteTransport, parts: Sequence[Buffer]) -> None:
+    """Send `parts`, at least one, and pause the protocol if they exceed the bound of the transport.
+
+    In one system call, whatever their lengths: each call is a packet, and wakes the peer. Where `writelines` does not
+    pause, the last part has a call of its own.
+    """
+    if len(parts) == 1:
+        transport.write(parts[0])
+    elif _PAUSES or type(transport).__module__ != "asyncio.selector_events":
+        transport.writelines(parts)
+    else:
+        # `write` of no bytes does not pause.
+        filled = [part for part in parts if len(part)]
+        if len(filled) > 1:
+            transport.writelines(filled[:-1])
+        if filled:
+            transport.write(filled[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +156,7 @@ class WireConnection(asyncio.BufferedProtocol):
         """Send without waiting for anything. Raises `ConnectionLostError` if the connection has ended."""
         if self._error is not None or self._transport is None:
             raise self._lost()
-        parts = encode_parts(command)
-        if len(parts) == 1:
-            self._transport.write(parts[0])
-        else:
-            self._transport.writelines(parts)
+        send_parts(self._transport, encode_parts(command))
 
     async def request(self, request_id: int, command: WireCommand, *, timeout_s: float | None = -1.0) -> WireCommand:
         """Send `command`, which carries `request_id`, and return its reply, an error reply included.
