@@ -126,8 +126,10 @@ async def listener(talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], 
 
 
 async def greet_and_hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer Hello only until the client closes. Python 3.13 closes the connection of a writer that nothing holds."""
     await reader.read(1)
     writer.write(encode(Hello(17, 5)))
+    await reader.read()
 
 
 async def greet_and_close_at_anything_else(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
