@@ -28,7 +28,7 @@ _INSTALL_TIMEOUT_S = 1800
 _PROGRAM_TIMEOUT_S = 1200
 _PROBE_TIMEOUT_S = 150
 #: The most that the wheel's files may have together.
-INSTALLED_BYTES_MAX = 7_000_000
+INSTALLED_BYTES_MAX = 7_200_000
 
 CORE = """
 import importlib.metadata, importlib.util, json, sys
