@@ -151,7 +151,7 @@ def watch_members(found: Callable[[str], None]) -> Iterator[MemberWatch]:
         ContainerHold._delete, SimulatedZooKeeper.change, SegmentStore._start_container
     )  # fmt: skip
     wait_original, check_original, write_original = (
-        OwnershipLease.wait_out_predecessor, OwnershipLease.check, ClusterLeader._write
+        OwnershipLease.wait_out_predecessor, OwnershipLease._check, ClusterLeader._write
     )  # fmt: skip
 
     @functools.wraps(wait_original)
@@ -205,7 +205,7 @@ def watch_members(found: Callable[[str], None]) -> Iterator[MemberWatch]:
 
     with (
         watched_in_simulation(OwnershipLease, "wait_out_predecessor", wait_out),
-        watched_in_simulation(OwnershipLease, "check", check),
+        watched_in_simulation(OwnershipLease, "_check", check),
         watched_in_simulation(ClusterLeader, "_write", write),
         watched_in_simulation(ContainerHold, "_delete", delete),
         watched_in_simulation(SimulatedZooKeeper, "change", change),

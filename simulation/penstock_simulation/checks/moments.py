@@ -31,7 +31,7 @@ _FLUSH: ContextVar[tuple[OperationPipeline, int] | None] = ContextVar("penstock_
 @contextmanager
 def watched(found: Callable[[str], None]) -> Iterator[None]:
     """Tell `found` of each violation meanwhile."""
-    flush_original, update_original, check_original = Attributes.flush, BTreeIndex.update, OwnershipLease.check
+    flush_original, update_original, check_original = Attributes.flush, BTreeIndex.update, OwnershipLease._check
 
     @functools.wraps(flush_original)
     async def flush(self: Attributes, segment: Segment) -> None:
@@ -73,6 +73,6 @@ def watched(found: Callable[[str], None]) -> Iterator[None]:
     with (
         watched_in_simulation(Attributes, "flush", flush),
         watched_in_simulation(BTreeIndex, "update", update),
-        watched_in_simulation(OwnershipLease, "check", check),
+        watched_in_simulation(OwnershipLease, "_check", check),
     ):
         yield

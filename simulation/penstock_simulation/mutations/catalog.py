@@ -140,7 +140,7 @@ def _answer_without_a_lease() -> Iterator[None]:
     async def keep(self: OwnershipLease) -> None:
         """Skip the checks."""
 
-    with patched(OwnershipLease, "check", lambda self: None), patched(OwnershipLease, "keep", keep):
+    with patched(OwnershipLease, "_check", lambda self: None), patched(OwnershipLease, "keep", keep):
         yield
 
 

@@ -34,8 +34,8 @@ def _take_the_time_of_the_loop() -> Iterator[None]:
         finally:
             self._now_s = now_s
 
-    original = OwnershipLease.check
-    with patched(OwnershipLease, "check", check):
+    original = OwnershipLease._check
+    with patched(OwnershipLease, "_check", check):
         yield
 
 

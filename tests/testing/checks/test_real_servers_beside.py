@@ -13,7 +13,7 @@ async def test_a_container_outside_of_the_simulation_is_not_watched() -> None:
     """Container 0 of a simulated cluster is at epoch 3; a real one of this number answers at epoch 1."""
     violations: list[str] = []
     lives = Incarnations()
-    before = OwnershipLease.check
+    before = OwnershipLease._check
     with watch_members(violations.append) as watch:
         watch.may_serve(0, 3)
         container = await lives.start()
@@ -24,4 +24,4 @@ async def test_a_container_outside_of_the_simulation_is_not_watched() -> None:
     assert container.log.epoch == 1
     await lives.close()
     assert violations == []
-    assert OwnershipLease.check is before
+    assert OwnershipLease._check is before

@@ -49,7 +49,11 @@ class OwnershipLease:
     def is_confirmed(self) -> bool:
         """Whether the container may answer from its state now."""
         self._used.set()
-        return self._is_valid()
+        try:
+            self._check()
+        except OwnershipUnconfirmedError:
+            return False
+        return True
 
     @property
     def check_age_s(self) -> float:
@@ -103,6 +107,7 @@ class OwnershipLease:
         return not self._is_ended and self._now_s() - self._log.ownership_confirmed_s <= self.lease_s
 
     def _check(self) -> None:
+        """Every answer passes here: the simulation watches it."""
         confirmed_before_s = self._now_s() - self._log.ownership_confirmed_s
         if self._is_ended or confirmed_before_s > self.lease_s:
             raise OwnershipUnconfirmedError(
