@@ -40,6 +40,8 @@ SEGMENT = "bench/security/0.#epoch.0"
 CHUNK_BYTES = 1 << 20
 #: A request to a bare server: "r" with the number of bytes that follow, or "s" for a chunk.
 BARE_REQUEST = struct.Struct(">cQ")
+#: Variable that names the event loop of the servers: `asyncio`, or `server` for the one of `penstock standalone`.
+LOOP_VARIABLE = "PENSTOCK_BENCH_LOOP"
 _MIB = 1 << 20
 
 
@@ -180,5 +182,6 @@ async def main() -> None:
 if __name__ == "__main__":
     from penstock.cli.serve import new_loop
 
-    with asyncio.Runner(loop_factory=new_loop()) as runner:
+    is_plain = os.environ.get(LOOP_VARIABLE) == "asyncio"
+    with asyncio.Runner(loop_factory=None if is_plain else new_loop()) as runner:
         runner.run(main())

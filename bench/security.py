@@ -16,12 +16,14 @@ process: two processes differ by their layout in memory. Each round has a new pr
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 from pathlib import Path
 
 from _common import parser, raw_disk, report, work_directory
 from _security_child import append, bounds, child, frames, greeted
+from _security_server import LOOP_VARIABLE
 from _security_strangers import measure_strangers
 from _security_tls import measure_tls
 from _wire import say
@@ -74,8 +76,12 @@ def main() -> None:
     options.add_argument("--strangers", type=int, default=10_000, help="connections without credentials")
     options.add_argument("--kinds", default="silent,partial,garbage,handshakes", help="of strangers")
     options.add_argument("--turns", type=int, default=3)
+    options.add_argument(
+        "--loop", choices=("server", "asyncio"), default="server", help="event loop: as the server's, or asyncio's own"
+    )
     options.add_argument("--rounds", type=int, default=6, help="processes, for tokens and TLS")
     arguments = options.parse_args()
+    os.environ[LOOP_VARIABLE] = arguments.loop
     if arguments.quick:
         arguments.turns = 1
     parts = {"tokens": measure_tokens, "tls": measure_tls, "strangers": measure_strangers}
