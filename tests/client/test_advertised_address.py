@@ -98,6 +98,20 @@ async def test_a_name_that_was_resolved_before_counts_as_an_outage() -> None:
         await server.stop()
 
 
+async def test_the_number_of_addresses_kept_is_bounded_if_a_store_always_comes_back_at_another_one() -> None:
+    count_max, ports = 10, iter(range(1, 100))
+
+    async def resolver(segment: str) -> tuple[str, int]:
+        return "127.0.0.1", next(ports)
+
+    pool = ConnectionPool(resolver, ClientSettings(endpoint_count_max=count_max))
+    for _ in range(5 * count_max):
+        await pool.endpoint("retail/a/0.#epoch.0")
+        pool.forget("retail/a/0.#epoch.0")
+    assert len(pool._addresses) <= count_max
+    await pool.close()
+
+
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 @pytest.mark.parametrize("reached_at", ["127.0.0.1", "::1"])
 async def test_a_server_on_all_ipv6_addresses_is_reached_over_ipv4_too(reached_at: str) -> None:

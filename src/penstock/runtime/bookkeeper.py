@@ -32,6 +32,7 @@ from penstock.runtime.java_machine import has_java
 from penstock.runtime.java_writer import JavaWriter
 from penstock.runtime.ledger_rehearsal import rehearse
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerObserver, LedgerPlace, LedgerQuorum
+from penstock.runtime.waits import cancel_and_wait
 from penstock.runtime.work import BlockingWork, PoolSettings, WorkPool
 
 T = TypeVar("T")
@@ -202,8 +203,7 @@ class BookKeeper:
     async def close(self) -> None:
         """See `LedgerStore.close`."""
         if self._rehearsal is not None:
-            self._rehearsal.cancel()
-            await asyncio.gather(self._rehearsal, return_exceptions=True)
+            await cancel_and_wait(self._rehearsal)
         client, self._client = self._client, None
         manager, self._manager = self._manager, None
         sender, self._sender = self._sender, None

@@ -82,11 +82,15 @@ async def _rehearse_ledger(store: LedgerStore) -> None:
             raise LedgerSilentError(0, f"entries have no answer for {_TIMEOUT_S:g} s") from error
         # As an open of a log: the newest entries are inspected, then the ledger is recovered and read.
         seen = await store.open(writer.ledger_id, is_fencing=False)
-        await seen.read_unconfirmed(ENTRY_COUNT - 1)
-        await seen.close()
+        try:
+            await seen.read_unconfirmed(ENTRY_COUNT - 1)
+        finally:
+            await seen.close()
         reader = await store.open(writer.ledger_id, is_fencing=True)
-        await reader.read(0, ENTRY_COUNT - 1)
-        await reader.close()
+        try:
+            await reader.read(0, ENTRY_COUNT - 1)
+        finally:
+            await reader.close()
     finally:
         try:
             await writer.close()

@@ -133,7 +133,8 @@ class ConnectionPool:
         endpoint = self.known_endpoint(segment)
         if endpoint is None:
             endpoint = await self._resolver(segment)
-            if len(self._homes) >= self._settings.endpoint_count_max:
+            # Stores that come back at other addresses leave the earlier ones.
+            if max(len(self._homes), len(self._addresses)) >= self._settings.endpoint_count_max:
                 self._homes.clear()
                 self._addresses.clear()
             self._homes[segment] = self._addresses.setdefault(endpoint, _Address(endpoint))
