@@ -38,7 +38,7 @@ CACHE_BYTES_MIN = 16 * 1024 * 1024
 MAY_BE_ZERO = frozenset((
     "controller_port", "segment_store_port", "port",
     # Pauses and time limits.
-    "restart_delay_s", "return_delay_s", "restart_window_s", "lock_wait_s_max", "lock_retry_delay_s",
+    "restart_delay_s", "take_over_s", "return_delay_s", "restart_window_s", "lock_wait_s_max", "lock_retry_delay_s",
     "retry_time_max_s", "disabled_retry_s", "retry_delay_ms_first", "retry_delay_ms_max", "lease_slack_ms",
     "conflict_delay_ms_first", "conflict_delay_ms_max",
     "put_retry_delay_s", "put_deadline_s", "call_timeout_s", "retry_timeout_s",

@@ -20,6 +20,8 @@ class MemberSettings:
         handover_wait_s: how long the next store waits for the present one to release a container.
         drain_timeout_s: how long a store that stops waits until other stores have all of its containers.
         stop_timeout_s: how long it waits for the rest of them to close.
+        take_over_s: if a store's process has ended, its parent leaves the machine to those that take over for this long
+            before it starts another one. Not if no other store is live.
         load_interval_s: how often a store reports its load.
         check_s: how often a store checks whether it is impaired.
         impaired_after_s: a store whose log has not answered for this long is impaired: others get its containers.
@@ -36,6 +38,7 @@ class MemberSettings:
     handover_wait_s: float = 10.0
     drain_timeout_s: float = 120.0
     stop_timeout_s: float = fixed(30.0)
+    take_over_s: float = fixed(3.0)
     load_interval_s: float = fixed(10.0)
     check_s: float = fixed(1.0)
     impaired_after_s: float = fixed(10.0)

@@ -2,7 +2,8 @@
 
 A child that ends is started again under the same name, with a new incarnation. The parent has waited for its end, so it
 records the proof in ``ends`` and deletes the child's nodes: other stores take over at once, without a wait for its
-session and its lease.
+session and its lease. The start of a store takes a second of CPU or more, which the others need first if they share its
+machine: a child begins after ``take_over_s`` if others are live.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from penstock.model.cluster_nodes import Endpoint
+from penstock.model.cluster_nodes import HOSTS_PATH, Endpoint, split_host_node_name
 from penstock.model.errors import ProtocolError
 from penstock.model.errors.coordination import CoordinationError
+from penstock.runtime.coordination import Session
 from penstock.runtime.kept_session import KeptSession
 from penstock.runtime.pacing import GrowingDelay
 from penstock.runtime.runtime import Runtime, real_runtime
@@ -36,6 +38,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 #: How long a stop waits until the ends of the children are recorded.
 _RECORD_S = 3.0
+#: Pause between checks whether others are live, while a child is not started yet.
+_OTHERS_POLL_S = 0.25
 #: Added to the time that children may take to drain and stop, before they are killed.
 _STOP_SLACK_S = 5.0
 
@@ -198,9 +202,32 @@ class StoreHost:
             logger.warning("segment store %s (pid %d) exited with code %d: restarting it", store.name, store.pid, code)
             if loop.time() - began_s > self._watch.restart_window_s:
                 delay.reset()
+            await self._leave_time_to_others()
             while not store.endpoints and not self._is_stopping:
                 await delay.sleep()
                 await self._begin_again(store)
+
+    async def _leave_time_to_others(self) -> None:
+        """Wait `take_over_s`; no longer than others are live, and their coordination service shows it."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self.settings.cluster.member.take_over_s
+        while loop.time() < end_s and not self._is_stopping:
+            if not await self._has_others(end_s):
+                return
+            await asyncio.sleep(min(_OTHERS_POLL_S, max(end_s - loop.time(), 0.0)))
+
+    async def _has_others(self, until_s: float) -> bool:
+        """Return whether a store is live besides those of this parent that do not run. False if it is not known."""
+        session = self._sessions.store
+        if session is None or session.session is not Session.CONNECTED:
+            return False
+        try:
+            async with asyncio.timeout_at(until_s):
+                nodes = (await session.children(HOSTS_PATH)).names
+                live = {split_host_node_name(node)[0] for node in nodes}
+        except (TimeoutError, CoordinationError):
+            return False
+        return not live <= {store.name for store in self.stores if not store.is_running}
 
     async def _begin_again(self, store: HostedStore) -> None:
         """Start a process in the place of one that has ended, unless this one stops."""
