@@ -22,17 +22,26 @@ _FRAME_HEAD = _HEAD.pack(FORMAT_VERSION, FRAME, 0)
 _FRAME_SEED = crc32c_at_once(_FRAME_HEAD, 0)
 _BEAT_HEAD = _HEAD.pack(FORMAT_VERSION, BEAT, 0)
 
-_BEAT = _BEAT_HEAD + _CRC.pack(crc32c_at_once(_BEAT_HEAD, 0))
+#: The bytes of the entry of a beat.
+BEAT_PARTS: Sequence[Buffer] = (_BEAT_HEAD + _CRC.pack(crc32c_at_once(_BEAT_HEAD, 0)),)
 
 _ORDINAL_SHIFT = 32
 _ENTRY_MASK = (1 << _ORDINAL_SHIFT) - 1
 
 
-class FrameEntry:
-    """`LedgerEntry` of a frame made of `buffers`, which have `length` bytes in all.
+def frame_parts(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Return the bytes of the entry of a frame, in parts.
 
-    Its checksum is computed when its parts are asked for: for a long frame that takes as long as all other work for it.
+    The checksum is computed here: for a long frame that takes as long as all other work for it.
     """
+    checksum = _FRAME_SEED
+    for buffer in buffers:
+        checksum = crc32c_at_once(buffer, checksum)
+    return (_FRAME_HEAD, _CRC.pack(checksum), *buffers)
+
+
+class FrameEntry:
+    """`LedgerEntry` of a frame made of `buffers`, which have `length` bytes in all."""
 
     __slots__ = ("_buffers", "length")
 
@@ -42,10 +51,7 @@ class FrameEntry:
 
     def parts(self) -> Sequence[Buffer]:
         """See `LedgerEntry.parts`."""
-        checksum = _FRAME_SEED
-        for buffer in self._buffers:
-            checksum = crc32c_at_once(buffer, checksum)
-        return (_FRAME_HEAD, _CRC.pack(checksum), *self._buffers)
+        return frame_parts(self._buffers)
 
 
 class BeatEntry:
@@ -58,7 +64,7 @@ class BeatEntry:
 
     def parts(self) -> Sequence[Buffer]:
         """See `LedgerEntry.parts`."""
-        return (_BEAT,)
+        return BEAT_PARTS
 
 
 def decode_entry(entry: bytes, ledger: str, number: int) -> bytes | None:

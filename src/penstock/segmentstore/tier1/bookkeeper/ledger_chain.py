@@ -18,7 +18,12 @@ from penstock.model.errors import CorruptionError, LogFencedError, PenstockError
 from penstock.model.errors.ledgers import LedgerError, LedgerFencedError, LedgerSilentError, NoSuchLedgerError
 from penstock.model.segments import Buffer
 from penstock.runtime.ledgers import LedgerWriter
-from penstock.segmentstore.tier1.bookkeeper.entry_format import HEADER_LENGTH, BeatEntry, FrameEntry, frame_address
+from penstock.segmentstore.tier1.bookkeeper.entry_format import (
+    BEAT_PARTS,
+    HEADER_LENGTH,
+    frame_address,
+    frame_parts,
+)
 from penstock.segmentstore.tier1.bookkeeper.log_process import PASSING_ERRORS, BookKeeperProcess
 from penstock.segmentstore.tier1.durable_log import LogAddress
 
@@ -29,15 +34,26 @@ _PREPARED_AT_PERCENT = 80
 
 
 class Append:
-    """A frame to append, or a beat (`buffers` is None), and the future of its address."""
+    """A frame to append, or a beat: its `LedgerEntry`, and the future of its address.
+
+    Attributes:
+        buffers: the frame; None: a beat.
+        length: of the bytes of the entry.
+        future: of the address.
+        began_s: when it was sent.
+    """
 
     __slots__ = ("began_s", "buffers", "future", "length")
 
     def __init__(self, buffers: Sequence[Buffer] | None, length: int, future: asyncio.Future[LogAddress]) -> None:
         self.buffers: Sequence[Buffer] | None = buffers
-        self.length: int = length
+        self.length: int = HEADER_LENGTH + length
         self.future: asyncio.Future[LogAddress] = future
         self.began_s: float = 0.0
+
+    def parts(self) -> Sequence[Buffer]:
+        """See `LedgerEntry.parts`."""
+        return BEAT_PARTS if self.buffers is None else frame_parts(self.buffers)
 
 
 class ChainLog(Protocol):
@@ -106,7 +122,10 @@ class LedgerChain:
         self.ends: dict[int, int] = {}
         self.problem: str = ""
         self._process = process
-        self._settings = process.settings
+        self._settings = settings = process.settings
+        #: From so many bytes or entries of a ledger on, the next one is due soon.
+        self._near_bytes = -(-settings.ledger_bytes * _PREPARED_AT_PERCENT // 100)
+        self._near_entries = -(-settings.ledger_entries * _PREPARED_AT_PERCENT // 100)
         self._log = log
         self._describe = describe
         self._queue: deque[Append] = deque()
@@ -147,9 +166,22 @@ class LedgerChain:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, append: Append) -> None:
-        """Send an append when its turn comes."""
-        self._queue.append(append)
-        self._pump()
+        """Send an append when its turn comes: at once, for the most part."""
+        ledger = self._current
+        if (
+            ledger is None
+            or self._queue
+            or self._is_over
+            or self._is_roll_wanted
+            or ledger.sent_bytes + append.length >= self._near_bytes
+            or ledger.entry_count + 1 >= self._near_entries
+            or not self._process.budget.take(append.length, ledger.flight_bytes)
+        ):
+            self._queue.append(append)
+            self._pump()
+            return
+        ledger.flight_bytes += append.length
+        self._send(ledger, append, self._process.runtime.monotonic_s())
 
     def _pump(self) -> None:
         """Send what the ledger and the bound of bytes in flight permit."""
@@ -163,7 +195,7 @@ class LedgerChain:
         budget = self._process.budget
         now_s = self._process.runtime.monotonic_s() if queue else 0.0
         while queue and self._current is ledger and not self._is_at_limit(ledger):
-            length = HEADER_LENGTH + queue[0].length
+            length = queue[0].length
             if not budget.take(length, ledger.flight_bytes):
                 budget.wait(self._pump)
                 break
@@ -176,14 +208,13 @@ class LedgerChain:
             self._prepare_if_near(ledger)
 
     def _send(self, ledger: OpenLedger, append: Append, now_s: float) -> None:
-        entry = BeatEntry() if append.buffers is None else FrameEntry(append.buffers, append.length)
         append.began_s = now_s
         ledger.sent.append(append)
         ledger.entry_count += 1
-        ledger.sent_bytes += entry.length
+        ledger.sent_bytes += append.length
         assert ledger.writer is not None
         try:
-            ledger.writer.append(entry)
+            ledger.writer.append(append)
         except LedgerError as error:
             self.failed(ledger, error)
 
@@ -212,16 +243,16 @@ class LedgerChain:
         self.confirmed(ledger, self._unchecked)
 
     def _acknowledge(self, ledger: OpenLedger, last_entry: int) -> None:
-        sent, length, frame_count, frame_bytes, began_s = ledger.sent, 0, 0, 0, float("-inf")
-        entry = ledger.last_confirmed
+        sent, length, beat_count, began_s = ledger.sent, 0, 0, float("-inf")
+        entry = before = ledger.last_confirmed
         address = frame_address(ledger.ordinal, 0)
         while entry < last_entry and sent:
             append = sent.popleft()
             entry += 1
-            length += HEADER_LENGTH + append.length
-            frame_bytes += append.length
+            length += append.length
             began_s = append.began_s
-            frame_count += append.buffers is not None
+            if append.buffers is None:
+                beat_count += 1
             if not append.future.done():
                 append.future.set_result(LogAddress(address + entry))
         ledger.last_confirmed = entry
@@ -229,7 +260,8 @@ class LedgerChain:
             return
         self.problem = ""
         self._give(ledger, length)
-        self._log.acknowledged(address + entry, began_s, frame_count, frame_bytes)
+        frame_bytes = length - HEADER_LENGTH * (entry - before)
+        self._log.acknowledged(address + entry, began_s, entry - before - beat_count, frame_bytes)
         if self.is_empty:
             self._emptied.set()
 
@@ -258,11 +290,8 @@ class LedgerChain:
         return is_at_limit
 
     def _prepare_if_near(self, ledger: OpenLedger) -> None:
-        settings = self._settings
         is_near = (
-            self._is_roll_wanted
-            or ledger.sent_bytes * 100 >= settings.ledger_bytes * _PREPARED_AT_PERCENT
-            or ledger.entry_count * 100 >= settings.ledger_entries * _PREPARED_AT_PERCENT
+            self._is_roll_wanted or ledger.sent_bytes >= self._near_bytes or ledger.entry_count >= self._near_entries
         )
         if is_near and self._next is None and self._preparing is None and not self._is_over:
             self._preparing = self._process.spawn(self._prepare())
