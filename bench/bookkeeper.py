@@ -30,7 +30,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from penstock.cli.serve import new_loop
 from penstock.runtime.bookkeeper import open_ledger_store
-from penstock.runtime.java_machine import start_java
+from penstock.runtime.java_machine import exit_beside_java, start_java
 from penstock.runtime.ledgers import LedgerClientSettings, LedgerPlace
 from penstock.runtime.runtime import real_runtime
 from penstock.runtime.zookeeper import ZooKeeper
@@ -207,6 +207,7 @@ def main() -> None:
             for servers in (bookies, zookeeper):
                 if servers is not None:
                     servers.stop()
+    exit_beside_java(None)
 
 
 if __name__ == "__main__":
