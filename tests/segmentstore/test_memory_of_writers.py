@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,7 +12,6 @@ from typing import get_type_hints
 import pytest
 
 from penstock.client.settings import ClientSettings
-from penstock.client.transport import writer_ids
 from penstock.client.transport.connection_pool import ConnectionPool
 from penstock.client.transport.wire_segments import WireSegments
 from penstock.model.errors import BadOffsetError
@@ -127,11 +127,14 @@ async def test_set_ups_that_wait_for_the_log_count(serve: Callable[..., Awaitabl
         await wire.expect(AppendSetup)
 
 
+@pytest.mark.parametrize("concurrent", [1, 3])
 async def test_single_appends_of_a_client_do_not_reach_the_bound(
-    serve: Callable[..., Awaitable[WireService]], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., Awaitable[WireService]], concurrent: int
 ) -> None:
-    """Each had a writer of its own, so the store closed the connection after 8192, and other appends were lost."""
-    monkeypatch.setattr(writer_ids, "WRITER_IDS_MAX", 3)
+    """The store closed the connection, and other appends were lost: each append had a writer of its own.
+
+    Later only each one at a time used a writer again: most of those that were sent concurrently did not.
+    """
     service = await serve(writer_bytes_max=4 * WRITER_BYTES)
 
     async def resolve(segment: str) -> tuple[str, int]:
@@ -140,11 +143,13 @@ async def test_single_appends_of_a_client_do_not_reach_the_bound(
     pool = ConnectionPool(resolve, ClientSettings())
     segments = WireSegments(pool, ClientSettings(), random.Random(1))
     try:
-        for end in range(1, 21):
-            assert await segments.append(A, b"x", expected_offset=None if end % 2 else end - 1) == end
+        for end in range(concurrent, 20 * concurrent + 1, concurrent):
+            ends = await asyncio.gather(*(segments.append(A, b"x") for _ in range(concurrent)))
+            assert max(ends) == end
             with pytest.raises(BadOffsetError):
                 await segments.append(A, b"x", expected_offset=0)
-        assert service.server.writers.used_bytes == 3 * WRITER_BYTES
+        assert await segments.append(A, b"x", expected_offset=end) == end + 1
+        assert service.server.writers.used_bytes == concurrent * WRITER_BYTES
     finally:
         await pool.close()
 

@@ -6,26 +6,24 @@ writer. With a new id for each append a connection would reach the store's limit
 
 from __future__ import annotations
 
-from collections import deque
 from random import Random
 
-#: Ids that wait to be used again: an eighth of the writers that a store permits for one connection.
-WRITER_IDS_MAX = 1024
+#: Idle ids that are kept: half of the writers that a store permits for one connection.
+WRITER_IDS_MAX = 4096
 
 
 class WriterIds:
-    """The ids of one client. An id is used again after `WRITER_IDS_MAX` others."""
+    """The ids of one client. The one that was given back last is used first, so that there are few."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self._idle: deque[bytes] = deque(maxlen=WRITER_IDS_MAX)
+        self._idle: list[bytes] = []
 
     def take(self) -> bytes:
         """Return an id that no append uses."""
-        if len(self._idle) == WRITER_IDS_MAX:
-            return self._idle.popleft()
-        return self._rng.randbytes(16)
+        return self._idle.pop() if self._idle else self._rng.randbytes(16)
 
     def give_back(self, writer_id: bytes) -> None:
         """Permit further use of an id. Only after the reply to its append: a lost one may still be applied."""
-        self._idle.append(writer_id)
+        if len(self._idle) < WRITER_IDS_MAX:
+            self._idle.append(writer_id)
