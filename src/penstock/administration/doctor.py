@@ -24,7 +24,7 @@ from penstock.administration.machine import (
     is_clock_unsynchronized,
     memory_limit_bytes,
 )
-from penstock.administration.storage_administration import check_identity
+from penstock.administration.storage_administration import cluster_chunks
 from penstock.administration.storage_probe import probe_storage
 from penstock.model.errors import InvalidArgumentError, PenstockError, StorageIdentityError
 from penstock.model.findings import Finding, FindingKind
@@ -34,7 +34,6 @@ from penstock.runtime.runtime import Runtime
 from penstock.security.inspection import inspect_security
 from penstock.security.secrets_directory import security_paths
 from penstock.server.data_directory import DataDirectory, Identity
-from penstock.server.long_term_storage import open_long_term_storage
 from penstock.server.settings import StandaloneSettings
 
 #: For each kind of storage.
@@ -166,11 +165,8 @@ async def _storage_check(settings: StandaloneSettings, runtime: Runtime, identit
         async with asyncio.timeout(STORAGE_TIMEOUT_S):
             report = await probe_storage(settings, runtime, chunk_bytes=_PROBE_BYTES)
             if identity is not None and report.has_identity:
-                chunks = open_long_term_storage(settings, DataDirectory(settings.data_dir, runtime), runtime)
-                try:
-                    await check_identity(chunks, identity)
-                finally:
-                    await chunks.close()
+                async with cluster_chunks(settings, DataDirectory(settings.data_dir, runtime), runtime, identity):
+                    pass
     except TimeoutError:
         place = settings.tier2 or "the directory tier2"
         text = f"{place}: no answer within {STORAGE_TIMEOUT_S:g} s"

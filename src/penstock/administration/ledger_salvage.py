@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 from penstock.administration.bookkeeper_administration import BookKeeperAdministration
 from penstock.administration.damaged_ledgers import DamagedLedgerLog
 from penstock.administration.log_salvage import Salvaged
 from penstock.administration.salvage_plan import SalvagePlanner
-from penstock.administration.storage_administration import check_identity
+from penstock.administration.storage_administration import cluster_chunks
 from penstock.administration.storage_recovery import EPOCH_STEP
 from penstock.model.errors import CorruptionError, InvalidArgumentError, LogFencedError, StorageConflictError
 from penstock.model.errors.ledgers import LedgerError, LedgerSilentError, NoSuchLedgerError
@@ -27,7 +27,6 @@ from penstock.segmentstore.tier1.bookkeeper.log_record import LedgerLabels, LogL
 from penstock.segmentstore.tier1.bookkeeper.record_store import StoredLogRecord
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.server.data_directory import DataDirectory, Identity
-from penstock.server.long_term_storage import open_long_term_storage
 from penstock.server.settings import StandaloneSettings
 
 
@@ -199,17 +198,11 @@ class _LedgerSalvage:
         """
         await asyncio.sleep(self._logs.settings.deletion_delay_s)
 
-    @asynccontextmanager
-    async def _chunks(self) -> AsyncIterator[ChunkStorage]:
+    def _chunks(self) -> AbstractAsyncContextManager[ChunkStorage]:
         """Open long-term storage of the same cluster."""
-        chunks = open_long_term_storage(
-            self._settings, DataDirectory(self._settings.data_dir, self._runtime), self._runtime
-        )
-        try:
-            await check_identity(chunks, Identity(self._administration.cluster_id, self._logs.container_count))
-            yield chunks
-        finally:
-            await chunks.close()
+        directory = DataDirectory(self._settings.data_dir, self._runtime)
+        identity = Identity(self._administration.cluster_id, self._logs.container_count)
+        return cluster_chunks(self._settings, directory, self._runtime, identity)
 
     # -- the new log ----------------------------------------------------------------------------------------------
 

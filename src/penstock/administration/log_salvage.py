@@ -17,14 +17,13 @@ A run that finds `<id>.salvaged` and no log continues with step 5. Any other run
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from penstock.administration.errors import LogNotSalvageableError
 from penstock.administration.salvage_plan import SalvagePlan, SalvagePlanner
 from penstock.administration.stopped_directory import stopped_directory
-from penstock.administration.storage_administration import check_identity
+from penstock.administration.storage_administration import cluster_chunks
 from penstock.administration.storage_recovery import EPOCH_STEP
 from penstock.model.errors import (
     CorruptionError,
@@ -41,7 +40,6 @@ from penstock.segmentstore.tier1.made_logs import MadeLogs
 from penstock.segmentstore.tier1.read_only_log import check_frames
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.server.data_directory import DataDirectory, Identity
-from penstock.server.long_term_storage import open_long_term_storage
 from penstock.server.settings import StandaloneSettings
 
 
@@ -131,15 +129,9 @@ class _Salvage:
     def _has_log(self) -> bool:
         return self._disk.exists(self._path) and has_log(self._disk, self._path)
 
-    @asynccontextmanager
-    async def _chunks(self) -> AsyncIterator[ChunkStorage]:
+    def _chunks(self) -> AbstractAsyncContextManager[ChunkStorage]:
         """Open long-term storage of the same cluster."""
-        chunks = open_long_term_storage(self._settings, self._data, self._runtime)
-        try:
-            await check_identity(chunks, self._identity)
-            yield chunks
-        finally:
-            await chunks.close()
+        return cluster_chunks(self._settings, self._data, self._runtime, self._identity)
 
     # Writing the new log.
 

@@ -18,15 +18,15 @@ A run that is interrupted is repeated from the beginning: another journal is beg
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from penstock.administration.errors import LogNotSalvageableError
 from penstock.administration.log_salvage import Salvaged
 from penstock.administration.object_log_administration import DAMAGED_PREFIX, ObjectLogAdministration
 from penstock.administration.salvage_plan import SalvagePlan, SalvagePlanner
-from penstock.administration.storage_administration import check_identity
+from penstock.administration.storage_administration import cluster_chunks
 from penstock.administration.storage_recovery import EPOCH_STEP
 from penstock.model.errors import (
     CorruptionError,
@@ -52,7 +52,6 @@ from penstock.segmentstore.tier1.object_log.log_bucket import LogBucket, StoredR
 from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.server.data_directory import DataDirectory, Identity
-from penstock.server.long_term_storage import open_long_term_storage
 from penstock.server.settings import StandaloneSettings
 
 #: Objects that are read or copied at a time: each has at most `batch_bytes_max` bytes and one frame more.
@@ -278,19 +277,13 @@ class _ObjectSalvage:
         )  # fmt: skip
         return damaged, planner
 
-    @asynccontextmanager
-    async def _chunks(self) -> AsyncIterator[ChunkStorage]:
+    def _chunks(self) -> AbstractAsyncContextManager[ChunkStorage]:
         """Open long-term storage of the same cluster."""
         if not self._settings.tier2:
             raise InvalidArgumentError("parts of the log are lost: name its long-term storage with --tier2")
-        chunks = open_long_term_storage(
-            self._settings, DataDirectory(self._settings.data_dir, self._runtime), self._runtime
-        )
-        try:
-            await check_identity(chunks, Identity(self._logs.cluster_id, self._logs.container_count))
-            yield chunks
-        finally:
-            await chunks.close()
+        directory = DataDirectory(self._settings.data_dir, self._runtime)
+        identity = Identity(self._logs.cluster_id, self._logs.container_count)
+        return cluster_chunks(self._settings, directory, self._runtime, identity)
 
     async def _keep_evidence(self, record: ContainerRecord, damaged: DamagedObjectLog) -> str:
         """Copy the damaged log; return the place of the copy. An earlier run may have copied some of it."""

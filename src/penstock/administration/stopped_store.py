@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from penstock.administration.stopped_directory import stopped_directory
-from penstock.administration.storage_administration import check_identity
+from penstock.administration.storage_administration import cluster_chunks
 from penstock.model.errors import StorageError
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.layout_settings import LayoutSettings
@@ -34,10 +34,8 @@ async def stopped_store(
     """
     async with AsyncExitStack() as held:
         directory, identity = await held.enter_async_context(stopped_directory(settings, runtime))
-        chunks = open_long_term_storage(settings, directory, runtime)
-        held.push_async_callback(chunks.close)
         # Before the store starts, which would wait for storage.
-        await check_identity(chunks, identity)
+        chunks = await held.enter_async_context(cluster_chunks(settings, directory, runtime, identity))
         of_store = segment_store_settings(settings)
         store = SegmentStore(
             logs=directory.logs(identity, settings.durable_log),

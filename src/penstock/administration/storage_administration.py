@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 from penstock.administration.stopped_directory import stopped_directory
@@ -66,9 +66,7 @@ async def check_storage(
         directory, identity = await held.enter_async_context(
             stopped_directory(settings, runtime, outcome="nothing was checked")
         )
-        chunks = open_long_term_storage(settings, directory, runtime)
-        held.push_async_callback(chunks.close)
-        await check_identity(chunks, identity)
+        chunks = await held.enter_async_context(cluster_chunks(settings, directory, runtime, identity))
         return await check_opened(directory, identity, chunks, settings, runtime, show_progress, is_read=is_read)
 
 
@@ -141,6 +139,19 @@ def demand_local_log(settings: StandaloneSettings, what: str, instead: str) -> N
         raise UnsupportedOperationError(
             f"the log is in {settings.log}, and `{what}` works on a data directory: {instead}. Nothing was changed"
         )
+
+
+@asynccontextmanager
+async def cluster_chunks(
+    settings: StandaloneSettings, directory: DataDirectory, runtime: Runtime, identity: Identity
+) -> AsyncIterator[ChunkStorage]:
+    """Open the long-term storage that the settings name. Raises as `check_identity` if it is not this cluster's."""
+    chunks = open_long_term_storage(settings, directory, runtime)
+    try:
+        await check_identity(chunks, identity)
+        yield chunks
+    finally:
+        await chunks.close()
 
 
 async def check_identity(chunks: ChunkStorage, identity: Identity) -> None:

@@ -3,8 +3,8 @@
 Rules, each from a measured behaviour of the client:
 
 - No Python runs on Java's threads: a callback per entry costs more than half of the throughput. Appends of a ledger
-  complete in order, so one thread per open ledger waits for the oldest one, takes all that are done, and makes one call
-  of the event loop (`JavaWriter`).
+  complete in order, so one thread per open ledger waits for the oldest one, for some more if many are in flight, takes
+  all that are done, and makes one call of the event loop (`JavaWriter`).
 - The event loop's thread does not call Java for an entry. One thread sends the entries of all ledgers, in batches
   (`EntrySender`).
 - The client's own throttle is off: it blocks the calling thread. The caller bounds bytes in flight. Beyond the direct

@@ -15,7 +15,8 @@ from penstock.runtime.entry_sender import EntrySender, take_batch
 from penstock.runtime.ledgers import LedgerEntry, LedgerObserver, LedgerQuorum
 
 #: A call of the event loop from another thread costs its thread as much as all other work for an entry. So the outcomes
-#: of several batches are passed by one call: of this share of those in flight, by which their answers come later.
+#: of several batches are passed by one call: of this share of those in flight. They come later by the same share of the
+#: time that they take.
 _GROUP_SHARE = 8
 #: Most batches of such a group.
 _GROUP_MAX = 16
