@@ -366,6 +366,28 @@ def test_the_end_of_one_session_moves_no_container(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_a_session_that_ends_for_its_store_only_leaves_its_containers_serving(seed: int) -> None:
+    """A server that loses its leadership ends the session. The next leader keeps it, and its nodes, for its timeout.
+
+    The nodes of containers were replaced by ones that said "opening" for good, so no container was moved any more.
+    """
+
+    async def scenario(world: World) -> None:
+        await world.started("a", "b")
+        session = world.members["a"]._sessions.store
+        assert isinstance(session, SimulatedSession)
+        session.expired_by_server()
+        assert session.session_id in world.zookeeper.sessions
+        await asyncio.sleep(30.0)
+        view = await read_cluster(world.admin)
+        assert sorted(view.hosts) == ["a", "b"]
+        assert {(held.phase, held.epoch) for held in view.held.values()} == {(HeldPhase.SERVING, 1)}
+        assert world.logs.closed == world.logs.fenced == []
+
+    run(scenario, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_the_end_of_all_sessions_stops_no_container(seed: int) -> None:
     """Every store announces itself and its containers again, under the same incarnation."""
 

@@ -130,7 +130,7 @@ class ContainerHold:
         if found.owner == store.session_id:
             return True
         if self._is_own(found) or await self._waited(store, found):
-            return await self._replace(store)
+            return await self._replace(store, self._content(ContainerCondition(HeldPhase.OPENING)))
         return False
 
     async def _waited(self, store: CoordinationStore, found: Node) -> bool:
@@ -151,9 +151,8 @@ class ContainerHold:
                 return False
         return False
 
-    async def _replace(self, store: CoordinationStore) -> bool:
+    async def _replace(self, store: CoordinationStore, content: bytes) -> bool:
         """Put this store's node in the place of another one. Return False if the node was deleted meanwhile."""
-        content = self._content(ContainerCondition(HeldPhase.OPENING))
         try:
             await store.multi([DeleteNode(self._path), CreateNode(self._path, content, is_ephemeral=True)])
         except NoSuchNodeError:
@@ -202,7 +201,7 @@ class ContainerHold:
                 _log.warning("container %d is held by %s now: it ends here", self.container_id, self._holder(found))
                 self._is_lost = True
                 return None
-            await self._replace(store)
+            await self._replace(store, content)
         elif found.content != content:
             await store.set(self._path, content, found.version)
         else:
