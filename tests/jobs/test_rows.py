@@ -58,7 +58,8 @@ def test_fields_of_json_are_columns_of_their_types() -> None:
     [
         b"", b"{", b"[]", b"1", b'{"b":2147483648}', b'{"b":"1"}', b'{"b":1}{"b":2}', b"\xff", b'{"a":"\xff"}',
         b'{"g":"2026-11-23T10:00:00"}', b'{"h":"\xff"}', b'{"h":' + b"[" * TOO_DEEP + b"]" * TOO_DEEP + b"}",
-        b'{"x":' + b"[" * TOO_DEEP + b"]" * TOO_DEEP + b"}", b"[" * 100_000, b'{"a":"\\ud800"}', b'{"a":"\xed\xa0\x80"}',
+        b'{"x":' + b"[" * TOO_DEEP + b"]" * TOO_DEEP + b"}", b"[" * 100_000,
+        b'{"a":"\\ud800"}', b'{"a":"\xed\xa0\x80"}',
         b'{"g":"9999-12-31T23:59:59-05:00"}', b'{"g":"0001-01-01T00:00:00+05:00"}', b"\xef\xbb\xbf{}", b"\n", b"null",
     ],
 )  # fmt: skip

@@ -188,7 +188,7 @@ async def new_store(
     """Return a running container of a new store with a table."""
     disk = SimulatedDisk(random.Random(seed), DiskFaults())
     chunks = FaultyChunks()
-    monkeypatch.setattr("penstock.administration.log_salvage.open_long_term_storage", lambda *_: chunks)
+    monkeypatch.setattr("penstock.administration.storage_administration.open_long_term_storage", lambda *_: chunks)
     directory = DataDirectory("/data", runtime_on(disk, seed))
     directory.begin()
     directory.finish(Identity(CLUSTER, 1))
