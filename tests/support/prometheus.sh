@@ -28,3 +28,7 @@ if ! (cd "$scratch" && { apt-get download -qq prometheus || { apt-get update -qq
   exit 3
 fi
 dpkg-deb -x "$scratch"/prometheus_*.deb "$folder"
+if [ ! -x "$folder/usr/bin/promtool" ]; then
+  echo "prometheus.sh: Debian's package of Prometheus has no promtool here" >&2
+  exit 3
+fi
