@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from penstock.model.errors.ledgers import LedgerError, ledger_error
-from penstock.runtime import java_writer
+from penstock.model.errors.ledgers import LedgerError
 from penstock.runtime.entry_sender import (
     ALONE_BYTES_MIN,
     BATCH_BYTES_MAX,
@@ -39,8 +38,6 @@ class Entry:
 
 
 SMALL = Entry(b"12345678")
-#: Is a batch of its own.
-LONG = Entry(bytes(ALONE_BYTES_MIN))
 
 
 class JavaFault(Exception):
@@ -51,31 +48,13 @@ class Answer:
     """A future of Java: of the last entry of a batch."""
 
     def __init__(self, last: int) -> None:
-        self.last = last
+        self._last = last
 
     def get(self) -> int:
-        return self.last
+        return self._last
 
     def isDone(self) -> bool:
         return True
-
-
-class LateAnswer(Answer):
-    """A future that completes when its value is awaited, or fails then. The first one waits until it is permitted."""
-
-    def __init__(self, last: int, permitted: threading.Event, failing: int) -> None:
-        super().__init__(last)
-        self._permitted = permitted
-        self._failing = failing
-
-    def get(self) -> int:
-        assert self._permitted.wait(5)
-        if self.last >= self._failing:
-            raise JavaFault("the entry was not stored")
-        return self.last
-
-    def isDone(self) -> bool:
-        return False
 
 
 class Batches(EntrySender):
@@ -85,7 +64,6 @@ class Batches(EntrySender):
         self.woken: deque[EntrySource] = deque()
         self.stored: list[bytes] = []
         self.call_count = 0
-        self.new_answer: Callable[[int], Answer] = Answer
         self._faults = faults
 
     def wake(self, source: EntrySource) -> None:
@@ -97,7 +75,7 @@ class Batches(EntrySender):
         if self.call_count in self._faults:
             raise MemoryError("no memory for a buffer")
         self.stored += [b"".join(entry.parts()) for entry in entries]
-        return self.new_answer(len(self.stored) - 1)
+        return Answer(len(self.stored) - 1)
 
     def run(self) -> None:
         """Do what the thread would do."""
@@ -129,7 +107,6 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.last = -1
-        self.calls: list[int] = []
         self.errors: list[LedgerError] = []
         self.changed = asyncio.Event()
 
@@ -137,7 +114,6 @@ class Outcomes:
         assert not self.errors
         assert last_entry > self.last
         self.last = last_entry
-        self.calls.append(last_entry)
         self.changed.set()
 
     def failed(self, error: LedgerError) -> None:
@@ -149,55 +125,11 @@ async def close_handle() -> None:
     """Close nothing."""
 
 
-def new_writer(
-    sender: Batches, answer_soon: Callable[[Any], int | None] = lambda answer: answer.get()
-) -> tuple[JavaWriter, Outcomes]:
+def new_writer(sender: Batches) -> tuple[JavaWriter, Outcomes]:
     """Return a writer over a list, and its outcomes."""
     outcomes = Outcomes()
     loop = asyncio.get_running_loop()
-    writer = JavaWriter(Handle(), LedgerQuorum(), outcomes, loop, sender, close_handle, JavaFault, answer_soon)
-    return writer, outcomes
-
-
-async def calls_of_late_answers(
-    *, failing: int = 1000, answer_soon: Callable[[Any], int | None] = lambda answer: answer.get()
-) -> tuple[list[int], int]:
-    """Append 33 long entries, whose answers begin to come when all were sent.
-
-    Returns the last entry of each call that confirmed some, and the number of failures.
-    """
-    sender, permitted = Batches(), threading.Event()
-    sender.new_answer = lambda last: LateAnswer(last, permitted, failing)
-    writer, outcomes = new_writer(sender, answer_soon)
-    for _ in range(33):
-        writer.append(LONG)
-    sender.run()
-    permitted.set()
-    while outcomes.last < 32 and not outcomes.errors:
-        outcomes.changed.clear()
-        await asyncio.wait_for(outcomes.changed.wait(), 5)
-    failures = len(outcomes.errors)
-    await writer.close()
-    return outcomes.calls, failures
-
-
-async def test_answers_of_many_batches_in_flight_are_passed_on_together() -> None:
-    """A call of the event loop from another thread costs as much as all other work for an entry."""
-    calls, _ = await calls_of_late_answers()
-    # An eighth of those in flight: 4 of 32 after the first one, 3 of 27, and so on.
-    assert calls[:3] == [4, 8, 11]
-    assert calls[-1] == 32
-
-
-async def test_answers_do_not_wait_for_one_that_is_late() -> None:
-    calls, _ = await calls_of_late_answers(answer_soon=lambda answer: None if answer.last == 3 else answer.get())
-    assert calls[:2] == [2, 6]
-    assert calls[-1] == 32
-
-
-async def test_answers_before_a_failure_in_their_group_are_passed_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java_writer, "java_error", lambda error: ledger_error(-999, str(error)))
-    assert await calls_of_late_answers(failing=3) == ([2], 1)
+    return JavaWriter(Handle(), LedgerQuorum(), outcomes, loop, sender, close_handle, JavaFault), outcomes
 
 
 async def test_entries_of_a_turn_are_sent_in_order_by_few_calls_and_confirmed() -> None:

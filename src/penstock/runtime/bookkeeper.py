@@ -3,8 +3,8 @@
 Rules, each from a measured behaviour of the client:
 
 - No Python runs on Java's threads: a callback per entry costs more than half of the throughput. Appends of a ledger
-  complete in order, so one thread per open ledger waits for the oldest one, for some more if many are in flight, takes
-  all that are done, and makes one call of the event loop (`JavaWriter`).
+  complete in order, so one thread per open ledger waits for the oldest one, takes all that are done, and makes one call
+  of the event loop (`JavaWriter`).
 - The event loop's thread does not call Java for an entry. One thread sends the entries of all ledgers, in batches
   (`EntrySender`).
 - The client's own throttle is off: it blocks the calling thread. The caller bounds bytes in flight. Beyond the direct
@@ -44,8 +44,6 @@ _CONNECT_TIMEOUT_MS = 1_000
 #: Time for a connection that shows whether a bookie is reached.
 _REACH_S = 0.5
 _ENTRY_TIMEOUT_S = 5
-#: Time for the next answer, if several are passed on together.
-_SOON_MS = 2
 _THREADS_MAX = 16
 #: The largest number of bytes that Netty takes as a water mark.
 _WATER_MARK_MAX = (1 << 31) - 1
@@ -164,7 +162,7 @@ class BookKeeper:
             request = request.withDigestType(_digest()).withPassword(_java_bytes(self._password))
             handle = self._answer(request.withCustomMetadata(custom).execute())
             close = partial(self._close_handle, handle)
-            return JavaWriter(handle, quorum, observer, loop, sender, close, jpype.JException, _answer_soon())
+            return JavaWriter(handle, quorum, observer, loop, sender, close, jpype.JException)
 
         return await self._run(created)
 
@@ -313,22 +311,6 @@ def _java_bytes(value: bytes) -> Any:
     import jpype
 
     return jpype.JArray(jpype.JByte)(value)
-
-
-def _answer_soon() -> Callable[[Any], int | None]:
-    """Return `answer_soon` of `JavaWriter`."""
-    import jpype
-
-    unit = jpype.JClass("java.util.concurrent.TimeUnit").MILLISECONDS
-    timeout = jpype.JClass("java.util.concurrent.TimeoutException")
-
-    def answer_soon(future: Any) -> int | None:
-        try:
-            return int(future.get(_SOON_MS, unit))
-        except timeout:
-            return None
-
-    return answer_soon
 
 
 def _digest() -> Any:

@@ -14,13 +14,6 @@ from penstock.runtime.bookkeeper_errors import java_error
 from penstock.runtime.entry_sender import EntrySender, take_batch
 from penstock.runtime.ledgers import LedgerEntry, LedgerObserver, LedgerQuorum
 
-#: A call of the event loop from another thread costs its thread as much as all other work for an entry. So the outcomes
-#: of several batches are passed by one call: of this share of those in flight. They come later by the same share of the
-#: time that they take.
-_GROUP_SHARE = 8
-#: Most batches of such a group.
-_GROUP_MAX = 16
-
 
 class JavaWriter:
     """`LedgerWriter` over a handle of the Java client. Made in a thread of the pool.
@@ -30,8 +23,7 @@ class JavaWriter:
     event loop. Both queues are bounded by the bytes in flight that the caller permits.
 
     JPype examines each class of Java when it is first used, which takes long: all that the event loop's thread uses
-    later is used here once. `java_exception`: what calls of Java raise. `answer_soon`: returns the value of a future of
-    Java; None if there is none in a few milliseconds.
+    later is used here once. `java_exception`: what calls of Java raise.
     """
 
     def __init__(
@@ -43,11 +35,9 @@ class JavaWriter:
         sender: EntrySender,
         close_handle: Callable[[], Awaitable[None]],
         java_exception: type[BaseException],
-        answer_soon: Callable[[Any], int | None],
     ) -> None:
         self._handle = handle
         self._java_error = java_exception
-        self._answer_soon = answer_soon
         self._observer = observer
         self._loop = loop
         self._sender = sender
@@ -121,31 +111,23 @@ class JavaWriter:
         self._tell(-1, error)
 
     def _drain(self) -> None:
-        """Wait for answers, and pass each group of them to the event loop, in a thread of its own."""
+        """Wait for answers, and pass each run of them to the event loop, in a thread of its own."""
         answers = self._answers
         following = answers.get()
         while following is not None:
-            last, failure, is_over = -1, None, False
+            last, failure = -1, None
             try:
                 last = int(following.get())
-                awaited = min(answers.qsize() // _GROUP_SHARE, _GROUP_MAX)
                 following = None
-                while not is_over:
+                while following is None:
                     following = answers.get_nowait()
-                    if following is None:
-                        is_over = True
-                    elif awaited > 0:
-                        awaited -= 1
-                        if (value := self._answer_soon(following)) is None:
-                            break
-                        last = value
-                    elif following.isDone():
-                        last = int(following.get())
-                    else:
+                    if following is None or not following.isDone():
                         break
+                    last = int(following.get())
                     following = None
+                is_over = following is None
             except queue.Empty:
-                pass
+                is_over = False
             except self._java_error as error:
                 failure, is_over = java_error(error), True
             if not self._tell(last, failure) or is_over:
