@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.wire.connection import send_parts
 from penstock_simulation.simulated.simulation import Simulation
 
 MIB = 1024 * 1024
@@ -273,7 +274,7 @@ def test_writes_after_the_end_are_dropped(over: Callable[..., Any]) -> None:
         client.transport.write(b"lost")
         await client.lost
         client.transport.write(b"lost")
-        client.transport.writelines([b"lost"])
+        send_parts(client.transport, [b"lost", b"as well"])
         await server.lost
         assert server.data == b""
 

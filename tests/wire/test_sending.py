@@ -56,6 +56,17 @@ async def test_a_peer_that_takes_nothing_pauses_the_protocol(parts: Sequence[Buf
     other.close()
 
 
+async def test_parts_after_the_end_of_a_connection_are_dropped() -> None:
+    """Python 3.12 raised an error without a name for it."""
+    mine, other = socket.socketpair()
+    transport, _ = await asyncio.get_running_loop().create_connection(Sender, sock=mine)
+    transport.abort()
+    await asyncio.sleep(0.01)
+    send_parts(transport, [b"lost", b"as well"])
+    assert transport.get_write_buffer_size() == 0
+    other.close()
+
+
 @pytest.mark.parametrize(
     ("version", "does"),
     [

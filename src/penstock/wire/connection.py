@@ -48,11 +48,16 @@ def send_parts(transport: asyncio.WriteTransport, parts: Sequence[Buffer]) -> No
     """Send `parts`, at least one, and pause the protocol if they exceed the bound of the transport.
 
     In one system call, whatever their lengths: each call is a packet, and wakes the peer. Where `writelines` does not
-    pause, the last part has a call of its own.
+    pause, the last part has a call of its own. After the end of the connection they are dropped.
     """
     if len(parts) == 1:
         transport.write(parts[0])
-    elif _PAUSES or type(transport).__module__ != "asyncio.selector_events":
+    elif type(transport).__module__ != "asyncio.selector_events":
+        transport.writelines(parts)
+    elif transport.is_closing():
+        # Python 3.12 raises `AttributeError` in `writelines` after the end.
+        transport.write(b"".join(parts))
+    elif _PAUSES:
         transport.writelines(parts)
     else:
         # `write` of no bytes does not pause.
