@@ -369,7 +369,7 @@ def test_the_end_of_one_session_moves_no_container(seed: int) -> None:
 def test_a_session_that_ends_for_its_store_only_leaves_its_containers_serving(seed: int) -> None:
     """A server that loses its leadership ends the session. The next leader keeps it, and its nodes, for its timeout.
 
-    The nodes of containers were replaced by ones that said "opening" for good, so no container was moved any more.
+    The nodes of containers were replaced by ones that stayed "opening", so no container was moved any more.
     """
 
     async def scenario(world: World) -> None:
