@@ -45,8 +45,11 @@ async def time_until_back_s(cluster: MemberCluster, store: str, killed: str) -> 
     return loop.time() - began_s
 
 
-def restart_s(*, is_other_lost: bool, is_other_lost_later: bool = False) -> float:
-    """Kill a store of two, and return how long it takes until it is announced again."""
+def restart_s(*, is_other_lost: bool = False, is_other_lost_later: bool = False, is_cut: bool = False) -> float:
+    """Kill a store of two, and return how long it takes until it is announced again.
+
+    `is_cut`: its parent does not reach the coordination service.
+    """
     with Simulation(1) as simulation:
         cluster = MemberCluster(simulation, CLUSTER)
         faults = MemberSteering(cluster)
@@ -56,6 +59,9 @@ def restart_s(*, is_other_lost: bool, is_other_lost_later: bool = False) -> floa
             assert await cluster.settled() == ""
             if is_other_lost:
                 faults.lose_machine("store-2", 300.0)
+                await asyncio.sleep(SESSION_S)
+            if is_cut:
+                faults.cut_coordination("parent-1", 300.0, to_server=True, from_server=True)
                 await asyncio.sleep(SESSION_S)
             killed = dict(names(cluster))["store-1"]
             faults.kill_store("store-1", 0.0)
@@ -67,7 +73,7 @@ def restart_s(*, is_other_lost: bool, is_other_lost_later: bool = False) -> floa
 
 
 def test_a_killed_store_is_started_after_the_others_have_taken_over() -> None:
-    assert TAKE_OVER_S < restart_s(is_other_lost=False) < TAKE_OVER_S + START_S_MAX
+    assert TAKE_OVER_S < restart_s() < TAKE_OVER_S + START_S_MAX
 
 
 def test_a_killed_store_is_started_at_once_if_no_other_is_live() -> None:
@@ -75,4 +81,8 @@ def test_a_killed_store_is_started_at_once_if_no_other_is_live() -> None:
 
 
 def test_a_killed_store_is_not_kept_down_by_one_that_is_lost_with_it() -> None:
-    assert restart_s(is_other_lost=False, is_other_lost_later=True) < TAKE_OVER_S + START_S_MAX
+    assert restart_s(is_other_lost_later=True) < TAKE_OVER_S + START_S_MAX
+
+
+def test_a_killed_store_is_started_at_once_if_its_parent_does_not_reach_the_coordination_service() -> None:
+    assert restart_s(is_cut=True) < START_S_MAX

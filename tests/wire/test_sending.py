@@ -57,7 +57,7 @@ async def test_a_peer_that_takes_nothing_pauses_the_protocol(parts: Sequence[Buf
 
 
 async def test_parts_after_the_end_of_a_connection_are_dropped() -> None:
-    """Python 3.12 raised an error without a name for it."""
+    """`writelines` of Python 3.12 raises `AttributeError` then."""
     mine, other = socket.socketpair()
     transport, _ = await asyncio.get_running_loop().create_connection(Sender, sock=mine)
     transport.abort()

@@ -123,7 +123,7 @@ class LedgerChain:
         self.problem: str = ""
         self._process = process
         self._settings = settings = process.settings
-        #: From so many bytes or entries of a ledger on, the next one is due soon.
+        #: From so many bytes or entries of a ledger on, rounded up, the next one is due soon.
         self._near_bytes = -(-settings.ledger_bytes * _PREPARED_AT_PERCENT // 100)
         self._near_entries = -(-settings.ledger_entries * _PREPARED_AT_PERCENT // 100)
         self._log = log
