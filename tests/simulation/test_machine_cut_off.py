@@ -9,33 +9,20 @@ import pytest
 from penstock.client.settings import ClientSettings
 from penstock.client.transport.connection_pool import ConnectionPool, Purpose
 from penstock.model.errors import ConnectionLostError
-from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
-from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
 from penstock.wire.codec import encode_parts
 from penstock.wire.commands import Hello, KeepAlive
 from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
-from penstock_simulation.simulated.cluster import ClusterSettings, MemberClusterSettings
 from penstock_simulation.simulated.host import Host
-from penstock_simulation.simulated.log_objects import BucketLogSettings
 from penstock_simulation.simulated.member_cluster import MemberCluster
-from penstock_simulation.simulated.objects import ObjectFaults
 from penstock_simulation.simulated.simulation import Simulation
+from support.faultless_cluster import faultless_cluster
 
 PORT = 6000
 CLIENT = ClientSettings()
 #: In this time a connection without an answer is found.
 FOUND_S_MAX = 2 * CLIENT.keepalive_interval_s + 0.5
 STREAM_COUNT = 3
-NO_FAULTS = ObjectFaults()
-CLUSTER = ClusterSettings(
-    store_count=3,
-    controller_count=2,
-    is_combined=False,
-    members=MemberClusterSettings(),
-    bucket_log=BucketLogSettings(ObjectLogSettings(reserve_bytes=0), NO_FAULTS),
-    remote_faults=NO_FAULTS,
-    segment_store=SegmentStoreSettings(container_count=6, cache=CacheSettings(bytes_max=32 * 1024 * 1024)),
-)
+CLUSTER = faultless_cluster(store_count=3, container_count=6, controller_count=2)
 #: The end of the session and the lease of its containers, and what a leader and the next store need.
 CALL_S_MAX = 8.0 + 4.0 + 4.0
 

@@ -6,28 +6,19 @@ import asyncio
 
 from penstock.model.cluster_nodes import HOSTS_PATH, split_host_node_name
 from penstock.segmentstore.cluster.settings import MemberSettings
-from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
-from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
-from penstock_simulation.simulated.cluster import ClusterSettings, MemberClusterSettings
-from penstock_simulation.simulated.log_objects import BucketLogSettings
 from penstock_simulation.simulated.member_cluster import MemberCluster
 from penstock_simulation.simulated.member_steering import MemberSteering
-from penstock_simulation.simulated.objects import ObjectFaults
 from penstock_simulation.simulated.simulation import Simulation
+from support.faultless_cluster import faultless_cluster
 
 TAKE_OVER_S = MemberSettings().take_over_s
 #: The death of a process is noticed, another one begins, and announces itself.
 START_S_MAX = 1.5
+#: A stop waits for the next check of the parent.
+STOP_S_MAX = 0.5
 #: Other stores lose their power, and their sessions end.
 SESSION_S = 12.0
-CLUSTER = ClusterSettings(
-    store_count=2,
-    is_combined=False,
-    members=MemberClusterSettings(),
-    bucket_log=BucketLogSettings(ObjectLogSettings(reserve_bytes=0), ObjectFaults()),
-    remote_faults=ObjectFaults(),
-    segment_store=SegmentStoreSettings(container_count=3, cache=CacheSettings(bytes_max=32 * 1024 * 1024)),
-)
+CLUSTER = faultless_cluster(store_count=2, container_count=3)
 
 
 def names(cluster: MemberCluster) -> list[tuple[str, str]]:
@@ -86,3 +77,25 @@ def test_a_killed_store_is_not_kept_down_by_one_that_is_lost_with_it() -> None:
 
 def test_a_killed_store_is_started_at_once_if_its_parent_does_not_reach_the_coordination_service() -> None:
     assert restart_s(is_cut=True) < START_S_MAX
+
+
+def test_a_parent_that_stops_meanwhile_starts_nothing_and_does_not_wait() -> None:
+    with Simulation(1) as simulation:
+        cluster = MemberCluster(simulation, CLUSTER)
+        faults = MemberSteering(cluster)
+
+        async def scenario() -> tuple[float, list[str]]:
+            await cluster.ready()
+            assert await cluster.settled() == ""
+            faults.kill_store("store-1", 0.0)
+            await asyncio.sleep(TAKE_OVER_S / 2)
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            await cluster.shut_down(cluster.parents[0])
+            stop_s = loop.time() - began_s
+            await asyncio.sleep(TAKE_OVER_S + START_S_MAX)
+            return stop_s, [name for name, _ in names(cluster)]
+
+        stop_s, live = simulation.run(scenario)
+    assert stop_s < STOP_S_MAX
+    assert live == ["store-2"]

@@ -5,23 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from penstock.model.cluster_nodes import HOSTS_PATH, HostNode, HostState
-from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
-from penstock.segmentstore.tier1.object_log.settings import ObjectLogSettings
-from penstock_simulation.simulated.cluster import ClusterSettings, MemberClusterSettings
-from penstock_simulation.simulated.log_objects import BucketLogSettings
 from penstock_simulation.simulated.member_cluster import MemberCluster
-from penstock_simulation.simulated.objects import ObjectFaults
 from penstock_simulation.simulated.simulation import Simulation
 from penstock_simulation.simulated.storage_faults import DiskStall
+from support.faultless_cluster import faultless_cluster
 
-CLUSTER = ClusterSettings(
-    store_count=3,
-    is_combined=False,
-    members=MemberClusterSettings(),
-    bucket_log=BucketLogSettings(ObjectLogSettings(reserve_bytes=0), ObjectFaults()),
-    remote_faults=ObjectFaults(),
-    segment_store=SegmentStoreSettings(container_count=3, cache=CacheSettings(bytes_max=32 * 1024 * 1024)),
-)
+CLUSTER = faultless_cluster(store_count=3, container_count=3)
 
 
 def is_impaired(cluster: MemberCluster) -> bool:
