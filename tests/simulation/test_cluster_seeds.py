@@ -28,6 +28,7 @@ from penstock_simulation.simulated.member_faults import (
     Drain,
     MachineLost,
     SessionsEnd,
+    SessionsEndForClient,
     StoreKilled,
 )
 from penstock_simulation.workloads.member_plans import ALL_MEMBER_KINDS, MemberHosts, draw_member_faults
@@ -83,6 +84,7 @@ def test_objects_of_the_log_that_no_record_names_are_found(monkeypatch: pytest.M
         StoreKilled("store-1"),
         MachineLost("store-1", 2.0),
         SessionsEnd(ALL),
+        SessionsEndForClient("store-1"),
         CoordinationDown(ALL_SERVERS, 12.0),
         Drain("store-1", 6.0),
     ],
@@ -109,7 +111,7 @@ def test_plans_have_every_kind_and_are_text_and_back() -> None:
     assert kinds == {
         "AdministratorMove", "AnswersLost", "CoordinationCut", "CoordinationDown", "CoordinationLag", "Crash",
         "DiskStall", "Drain", "MachineLost", "MachinePause", "OrderlyStop", "Partition", "Pause", "SessionsEnd",
-        "StoreKilled",
+        "SessionsEndForClient", "StoreKilled",
     }  # fmt: skip
 
 

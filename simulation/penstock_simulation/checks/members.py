@@ -29,6 +29,7 @@ from penstock.model.cluster_nodes import (
     LOG_PROBLEM_S_MAX,
     AssignmentNode,
     HeldNode,
+    HeldPhase,
     HostState,
     decode_node,
     host_node_name,
@@ -55,6 +56,7 @@ from penstock_simulation.simulated.member_faults import (
     Drain,
     OrderlyStop,
     SessionsEnd,
+    SessionsEndForClient,
     StoreKilled,
 )
 from penstock_simulation.simulated.storage_faults import DiskStall
@@ -400,6 +402,8 @@ class MemberMonitor:
             yield f"held containers are {sorted(cluster.names(HELD_PATH))}"
         for number in sorted(cluster.names(HELD_PATH)):
             held = cluster.content(HeldNode, f"{HELD_PATH}/{number}")
+            if held is not None and held.phase is not HeldPhase.SERVING:
+                yield f"container {number} is announced as {held.phase} by {held.owner}"
             if held is not None and held.owner != cluster.locator.owner(int(number)):
                 yield f"container {number} is held by {held.owner} and belongs to {cluster.locator.owner(int(number))}"
         if cluster.names(DRAINS_PATH):
@@ -434,7 +438,7 @@ def bound_of(fault: Fault) -> float:
             return _MOVED_S
         case SessionsEnd():  # One store's: a leader cannot know that it lives.
             return _MOVED_S if fault.host == ALL else _LOST_S
-        case AnswersLost() | CoordinationDown() | CoordinationLag() | Partition():
+        case SessionsEndForClient() | AnswersLost() | CoordinationDown() | CoordinationLag() | Partition():
             return _MOVED_S
         case Crash():  # Of controllers only.
             return _MOVED_S

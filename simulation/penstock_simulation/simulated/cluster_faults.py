@@ -29,6 +29,9 @@ class ClusterFaults(Protocol):
     def expire(self, host: str) -> None:
         """See `member_faults.SessionsEnd`."""
 
+    def expire_for_client(self, host: str) -> None:
+        """See `member_faults.SessionsEndForClient`."""
+
     def lose_answers(self, host: str, count: int) -> None:
         """See `member_faults.AnswersLost`."""
 

@@ -138,6 +138,25 @@ class SessionsEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionsEndForClient:
+    """The sessions of a host end for it, and the coordination service keeps them, and their nodes, for their timeout.
+
+    A server that loses its leadership may end a session that the next leader keeps.
+    """
+
+    host: str
+
+    def strike(self, simulation: Simulation) -> None:
+        """Apply the fault."""
+        _cluster(simulation).expire_for_client(self.host)
+
+    @property
+    def lasts_s(self) -> float:
+        """Duration of the fault."""
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class AnswersLost:
     """The next `count` changes of a host at the coordination service are made, and their answers are lost."""
 
@@ -213,6 +232,7 @@ MemberFault = (
     | CoordinationDown
     | CoordinationLag
     | SessionsEnd
+    | SessionsEndForClient
     | AnswersLost
     | Drain
     | OrderlyStop

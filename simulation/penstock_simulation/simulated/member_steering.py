@@ -88,6 +88,12 @@ class MemberSteering:
             if connection.host == host:
                 ensemble.expire(session)
 
+    def expire_for_client(self, host: str) -> None:
+        """See `ClusterFaults.expire_for_client`."""
+        for connection in list(self._cluster.ensemble.connection_of.values()):
+            if connection.host == host:
+                connection.expired()
+
     def lose_answers(self, host: str, count: int) -> None:
         """See `ClusterFaults.lose_answers`."""
         self._cluster.ensemble.lose_replies(host, count)

@@ -21,6 +21,7 @@ from penstock_simulation.simulated.member_faults import (
     MachinePause,
     OrderlyStop,
     SessionsEnd,
+    SessionsEndForClient,
     StoreKilled,
 )
 from penstock_simulation.simulated.storage_faults import DiskStall
@@ -129,7 +130,10 @@ def _fail_server(rng: random.Random, hosts: MemberHosts) -> list[Fault]:
 
 def _end_sessions(rng: random.Random, hosts: MemberHosts) -> list[Fault]:
     one = rng.choice([*hosts.stores, *hosts.controllers, *map(_parent, hosts.stores)])
-    return [SessionsEnd(ALL if rng.random() < 0.5 else one)]
+    share = rng.random()
+    if share < 0.5:
+        return [SessionsEnd(ALL)]
+    return [SessionsEnd(one) if share < 0.75 else SessionsEndForClient(one)]
 
 
 def _lose_answers(rng: random.Random, hosts: MemberHosts) -> list[Fault]:
