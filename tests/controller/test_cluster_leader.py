@@ -311,6 +311,48 @@ def test_a_single_store_whose_log_fails_loses_its_containers() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("state", [HostState.IMPAIRED, HostState.UP], ids=["still impaired", "well since a moment"])
+def test_a_store_whose_log_fails_after_that_of_another_one_answers_again_loses_its_containers(state: HostState) -> None:
+    """Two hosts were cut off from the bucket one after the other: the leader took it for an outage of the bucket."""
+
+    async def scenario(world: World) -> None:
+        world.lead("c1")
+        for name in "abc":
+            await world.start_store(name)
+        await world.until(is_even(3))
+        await asyncio.sleep(10.0)
+        await world.report("a", HostState.IMPAIRED, log_problem_s=10.0)
+        await world.until(is_even(2))
+        await world.report("a", HostState.IMPAIRED, log_problem_s=0.0)
+        await asyncio.sleep(12.0)
+        await world.report("b", HostState.IMPAIRED, log_problem_s=10.0)
+        await world.report("a", state, log_problem_s=0.0)
+        assert await world.until(lambda counts: counts["b"] == 0) < LeaderSettings().impaired_wait_s + 1.0
+
+    run(scenario)
+
+
+def test_nothing_moves_while_the_log_answers_one_store_after_the_other_again() -> None:
+    async def scenario(world: World) -> None:
+        leader = world.lead("c1")
+        for name in "abcd":
+            await world.start_store(name)
+        await world.until(lambda counts: max(counts.values()) <= 2)
+        await asyncio.sleep(10.0)
+        before, count = await world.owners(), leader.assignment_count
+        for name in "abc":
+            await world.report(name, HostState.IMPAIRED, log_problem_s=10.0)
+        await asyncio.sleep(10.0)
+        for state in (HostState.IMPAIRED, HostState.UP):
+            for name in "abc":
+                await world.report(name, state, log_problem_s=0.0)
+                await asyncio.sleep(4.0)
+            await asyncio.sleep(18.0)
+        assert (await world.owners(), leader.assignment_count) == (before, count)
+
+    run(scenario)
+
+
 def test_a_drained_store_is_emptied() -> None:
     """By its node in ``drains``; each container is held by one store or by none at each moment."""
 

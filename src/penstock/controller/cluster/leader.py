@@ -41,14 +41,15 @@ from penstock.model.errors.coordination import (
     NodeVersionError,
     SessionExpiredError,
 )
+from penstock.model.move_settings import MoveSettings
 from penstock.runtime.coordination import CoordinationService, CoordinationStore, may_have_ended
 from penstock.runtime.waits import cancel_and_wait
 from penstock.segmentstore.cluster.ends import prune_ends
 
 _log = logging.getLogger(__name__)
 
-#: An impaired store keeps its containers for this time after another one has recovered: an outage of the log ends for
-#: all stores within it.
+#: An outage of the log ends for all stores within this time. A log that has answered for longer says nothing about one
+#: that does not. A store whose log answers keeps its containers for this time after another store has recovered.
 _RECOVERY_WAIT_S = 10.0
 #: An impaired store whose log has a problem for no longer than this is about to recover.
 _PROBLEM_S = 5.0
@@ -235,8 +236,8 @@ class _Memory:
         self._hot_since_s: dict[str, float] = {}
         self._store_count = 0
         self._impaired_since_s: dict[str, float] = {}
-        #: Those of them whose log answers again, by their last report.
-        self._recovering: set[str] = set()
+        #: Since when the log of some of them answers again, by their reports.
+        self._recovering_since_s: dict[str, float] = {}
         #: The others whose log does not answer, by their last report.
         self._silent: set[str] = set()
         #: When a store was last found to be impaired no more.
@@ -285,8 +286,9 @@ class _Memory:
 
     def _note_logs(self, view: ClusterView) -> None:
         """Take note of the stores whose log answers, or does not, by their last reports."""
-        self._recovering = {
-            name
+        now_s = self._clock()
+        self._recovering_since_s = {
+            name: self._recovering_since_s.get(name, now_s)
             for name in self._impaired_since_s
             if name in view.loads and view.loads[name].log_problem_s <= _PROBLEM_S
         }
@@ -306,16 +308,21 @@ class _Memory:
         return found
 
     def impaired(self, settings: LeaderSettings) -> set[str]:
-        """Return the stores that have been impaired for long enough; none soon after another one has recovered."""
-        now_s = self._clock()
-        if now_s - self._recovered_s < _RECOVERY_WAIT_S:
-            return set()
-        wait_s, moves = settings.impaired_wait_s, settings.moves
-        kept: set[str] = set()
-        if 100 * len(self._impaired_since_s.keys() | self._silent) > moves.mass_percent * self._store_count:
+        """Return the stores that have been impaired for long enough, and do not recover from an outage of the log."""
+        now_s, wait_s, moves = self._clock(), settings.impaired_wait_s, settings.moves
+        affected = self._impaired_since_s.keys() | self._silent
+        over = {name for name, since_s in self._recovering_since_s.items() if now_s - since_s >= _RECOVERY_WAIT_S}
+        is_of_most = self._are_most(affected, moves)
+        if is_of_most and self._are_most(affected - over, moves):
             # Rather the log than the stores; they may not all have noticed it, or not yet that it is over.
-            wait_s, kept = max(wait_s, moves.mass_wait_s), self._recovering
-        return {name for name, since_s in self._impaired_since_s.items() if now_s - since_s >= wait_s} - kept
+            wait_s = max(wait_s, moves.mass_wait_s)
+        found = {name for name, since_s in self._impaired_since_s.items() if now_s - since_s >= wait_s}
+        if is_of_most or now_s - self._recovered_s < _RECOVERY_WAIT_S:
+            return found - self._recovering_since_s.keys()
+        return found
+
+    def _are_most(self, names: Collection[str], moves: MoveSettings) -> bool:
+        return 100 * len(names) > moves.mass_percent * self._store_count
 
     def doubtful(self, settings: LeaderSettings) -> set[str]:
         """Return the stores that keep their containers and get no others.
