@@ -61,6 +61,18 @@ def test_a_cluster_of_several_machines_keeps_every_promise(seed: int) -> None:
     assert outcome.counts["inside: claims of logs in a bucket"]
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(1074, id="a log is read slot by slot"),
+        pytest.param(1084, id="an operator gets no answer to a drain, which has begun"),
+    ],
+)
+def test_seeds_in_which_the_checks_were_wrong_pass(seed: int) -> None:
+    assert run(seed, CLUSTER).violations == ()
+
+
 def test_a_leader_moves_containers_for_load_within_its_limits() -> None:
     outcome = run(14, LOADED.of_length(25.0))
     assert outcome.violations == ()

@@ -75,6 +75,8 @@ _REQUESTS_S = 0.5
 #: The same with its faults. A request hangs, and a container that stops waits for it; then it is not released, and
 #: the next store waits for its lease.
 _FAULTY_BUCKET_S = 14.0
+#: Added if a store reads the log of another one slot by slot, as some clusters do (`read_slots_max`).
+_SLOT_BY_SLOT_S = 6.0
 #: How long nodes of processes that have ended may stay: their sessions, and a poll of those that replace them.
 _NODES_S = 25.0
 #: A store that opens a log has confirmed shortly before that it holds the container.
@@ -278,6 +280,9 @@ class MemberMonitor:
         self._assignments: list[tuple[float, int]] = []
         self.counts: Counter[str] = Counter()
         self._bucket_s = _FAULTY_BUCKET_S if cluster.has_faulty_buckets else _REQUESTS_S
+        bucket_log = cluster.settings.bucket_log
+        if bucket_log is not None and bucket_log.log.read_slots_max == 1:
+            self._bucket_s += _SLOT_BY_SLOT_S
 
     async def run(self) -> None:
         """Poll until cancelled."""

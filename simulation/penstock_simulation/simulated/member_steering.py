@@ -125,19 +125,18 @@ class MemberSteering:
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    async def _administer(self, act: Callable[[ClusterAdministration], Awaitable[object]]) -> bool:
-        """Return whether an administrator's request has succeeded."""
+    async def _administer(self, act: Callable[[ClusterAdministration], Awaitable[object]]) -> None:
+        """Carry out an administrator's request, which may fail with or without an effect."""
         cluster = self._cluster
         try:
             async with asyncio.timeout(_ADMINISTRATOR_S):
                 await cluster.administrator.run(cluster.administer(act))
         except (PenstockError, TimeoutError):
-            return False
-        return True
+            pass
 
     async def _drain(self, store: str, duration_s: float) -> None:
-        if not await self._administer(lambda each: each.drain(store, is_dry=False)):
-            return
+        # If the answer was lost, the drain may have begun.
+        await self._administer(lambda each: each.drain(store, is_dry=False))
         await asyncio.sleep(duration_s)
         while store in self._cluster.names("/drains"):
             await self._administer(lambda each: each.undrain(store, is_dry=False))
