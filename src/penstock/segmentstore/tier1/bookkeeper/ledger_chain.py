@@ -123,6 +123,8 @@ class LedgerChain:
         self.problem: str = ""
         self._process = process
         self._settings = settings = process.settings
+        self._budget = process.budget
+        self._monotonic_s = process.runtime.monotonic_s
         #: From so many bytes or entries of a ledger on, rounded up, the next one is due soon.
         self._near_bytes = -(-settings.ledger_bytes * _PREPARED_AT_PERCENT // 100)
         self._near_entries = -(-settings.ledger_entries * _PREPARED_AT_PERCENT // 100)
@@ -167,21 +169,21 @@ class LedgerChain:
 
     def append(self, append: Append) -> None:
         """Send an append when its turn comes: at once, for the most part."""
-        ledger = self._current
+        ledger, length = self._current, append.length
         if (
             ledger is None
             or self._queue
             or self._is_over
             or self._is_roll_wanted
-            or ledger.sent_bytes + append.length >= self._near_bytes
+            or ledger.sent_bytes + length >= self._near_bytes
             or ledger.entry_count + 1 >= self._near_entries
-            or not self._process.budget.take(append.length, ledger.flight_bytes)
+            or not self._budget.take(length, ledger.flight_bytes)
         ):
             self._queue.append(append)
             self._pump()
             return
-        ledger.flight_bytes += append.length
-        self._send(ledger, append, self._process.runtime.monotonic_s())
+        ledger.flight_bytes += length
+        self._send(ledger, append, self._monotonic_s())
 
     def _pump(self) -> None:
         """Send what the ledger and the bound of bytes in flight permit."""
@@ -192,8 +194,8 @@ class LedgerChain:
             if ledger.sent:
                 return  # The last answer switches.
             ledger = self._switch(ledger)
-        budget = self._process.budget
-        now_s = self._process.runtime.monotonic_s() if queue else 0.0
+        budget = self._budget
+        now_s = self._monotonic_s() if queue else 0.0
         while queue and self._current is ledger and not self._is_at_limit(ledger):
             length = queue[0].length
             if not budget.take(length, ledger.flight_bytes):
@@ -228,7 +230,7 @@ class LedgerChain:
                 self._checking = self._process.spawn(self._check(ledger))
             return
         self._acknowledge(ledger, last_entry)
-        if self._is_due(ledger) or self._queue:
+        if self._queue or self._is_due(ledger):
             self._pump()
 
     async def _check(self, ledger: OpenLedger) -> None:
@@ -253,8 +255,9 @@ class LedgerChain:
             began_s = append.began_s
             if append.buffers is None:
                 beat_count += 1
-            if not append.future.done():
-                append.future.set_result(LogAddress(address + entry))
+            future = append.future
+            if not future.done():
+                future.set_result(address + entry)  # type: ignore[arg-type]  # `LogAddress` would be a call
         ledger.last_confirmed = entry
         if not length:
             return
@@ -262,7 +265,7 @@ class LedgerChain:
         self._give(ledger, length)
         frame_bytes = length - HEADER_LENGTH * (entry - before)
         self._log.acknowledged(address + entry, began_s, entry - before - beat_count, frame_bytes)
-        if self.is_empty:
+        if not sent and self.is_empty:
             self._emptied.set()
 
     def _give(self, ledger: OpenLedger, length: int) -> None:
@@ -270,7 +273,7 @@ class LedgerChain:
         given = min(length, ledger.flight_bytes)
         ledger.flight_bytes -= given
         if given:
-            self._process.budget.give(given)
+            self._budget.give(given)
 
     # -- the next ledger ------------------------------------------------------------------------------------------
 
