@@ -99,7 +99,7 @@ def _delete_before_the_record() -> AbstractContextManager[None]:
 
 
 def _trust_a_fence_for_ever() -> AbstractContextManager[None]:
-    return patched(BookKeeperLog, "is_unsure", property(lambda self: False))
+    return patched(BookKeeperLog, "sure_until_s", property(lambda self: float("inf")))
 
 
 def _planted(name: str, breaks: str, apply: Callable[[], AbstractContextManager[None]]) -> Mutation:

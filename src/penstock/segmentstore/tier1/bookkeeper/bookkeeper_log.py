@@ -182,9 +182,9 @@ class BookKeeperLog(OnceOpenedLog):
             self.on_synced()
 
     @property
-    def is_unsure(self) -> bool:
-        """See `ChainLog.is_unsure`."""
-        return self._process.runtime.monotonic_s() - self._confirmed_s >= self._settings.deletion_delay_s / 2
+    def sure_until_s(self) -> float:
+        """See `ChainLog.sure_until_s`."""
+        return self._confirmed_s + self._settings.deletion_delay_s / 2
 
     async def become_sure(self) -> None:
         """See `ChainLog.become_sure`."""

@@ -40,7 +40,7 @@ class Append:
         buffers: the frame; None: a beat.
         length: of the bytes of the entry.
         future: of the address.
-        began_s: when it was sent.
+        began_s: when it was sent; if answers were awaited then, when the last one before it came.
     """
 
     __slots__ = ("began_s", "buffers", "future", "length")
@@ -72,8 +72,8 @@ class ChainLog(Protocol):
         """
 
     @property
-    def is_unsure(self) -> bool:
-        """Whether nothing has confirmed the ownership for so long that a fence may have been forgotten."""
+    def sure_until_s(self) -> float:
+        """When a fence may have been forgotten, on `Runtime.monotonic_s`, unless the ownership is confirmed before."""
 
     async def become_sure(self) -> None:
         """Check the record. Waits for the coordination service. Raises `LogFencedError`."""
@@ -141,6 +141,8 @@ class LedgerChain:
         self._is_roll_wanted = False
         self._is_over = False
         self._checking: asyncio.Task[None] | None = None
+        #: When an answer came last, or an append was sent while none was awaited.
+        self._now_s = 0.0
         self._unchecked = -1
         self._watched: Append | None = None
         self._watched_s = 0.0
@@ -183,7 +185,9 @@ class LedgerChain:
             self._pump()
             return
         ledger.flight_bytes += length
-        self._send(ledger, append, self._monotonic_s())
+        if not ledger.sent:
+            self._now_s = self._monotonic_s()
+        self._send(ledger, append, self._now_s)
 
     def _pump(self) -> None:
         """Send what the ledger and the bound of bytes in flight permit."""
@@ -195,7 +199,8 @@ class LedgerChain:
                 return  # The last answer switches.
             ledger = self._switch(ledger)
         budget = self._budget
-        now_s = self._monotonic_s() if queue else 0.0
+        if queue:
+            self._now_s = self._monotonic_s()
         while queue and self._current is ledger and not self._is_at_limit(ledger):
             length = queue[0].length
             if not budget.take(length, ledger.flight_bytes):
@@ -203,7 +208,7 @@ class LedgerChain:
                 break
             ledger.flight_bytes += length
             append = queue.popleft()
-            self._send(ledger, append, now_s)
+            self._send(ledger, append, self._now_s)
             if self._is_due(ledger) and self._next is not None:
                 break
         if self._current is ledger:
@@ -224,7 +229,8 @@ class LedgerChain:
         """Acknowledge entries of a ledger. See `LedgerObserver.confirmed`."""
         if ledger is not self._current or self._is_over:
             return  # It was given up. Fixing its end shows which entries it has.
-        if self._checking is not None or self._log.is_unsure:
+        now_s = self._now_s = self._monotonic_s()
+        if self._checking is not None or now_s >= self._log.sure_until_s:
             self._unchecked = last_entry
             if self._checking is None:
                 self._checking = self._process.spawn(self._check(ledger))
@@ -245,7 +251,7 @@ class LedgerChain:
         self.confirmed(ledger, self._unchecked)
 
     def _acknowledge(self, ledger: OpenLedger, last_entry: int) -> None:
-        sent, length, beat_count, began_s = ledger.sent, 0, 0, float("-inf")
+        sent, length, beat_count, began_s = ledger.sent, 0, 0, 0.0
         entry = before = ledger.last_confirmed
         address = frame_address(ledger.ordinal, 0)
         while entry < last_entry and sent:
@@ -255,9 +261,10 @@ class LedgerChain:
             began_s = append.began_s
             if append.buffers is None:
                 beat_count += 1
-            future = append.future
-            if not future.done():
-                future.set_result(address + entry)  # type: ignore[arg-type]  # `LogAddress` would be a call
+            try:
+                append.future.set_result(address + entry)  # type: ignore[arg-type]  # `LogAddress` would be a call
+            except asyncio.InvalidStateError:
+                continue  # It was cancelled.
         ledger.last_confirmed = entry
         if not length:
             return
