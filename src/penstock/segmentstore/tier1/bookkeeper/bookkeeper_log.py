@@ -20,6 +20,7 @@ from penstock.model.errors import (
 from penstock.model.errors.coordination import CoordinationError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
+from penstock.segmentstore.tier1.bookkeeper.entry_format import HEADER_LENGTH
 from penstock.segmentstore.tier1.bookkeeper.ledger_chain import Append, LedgerChain, OpenLedger, fenced_error
 from penstock.segmentstore.tier1.bookkeeper.log_opening import ClaimedLog, claim
 from penstock.segmentstore.tier1.bookkeeper.log_process import BookKeeperProcess
@@ -53,8 +54,8 @@ class BookKeeperLog(OnceOpenedLog):
         self._claimed_s = 0.0
         self._reader: LogReader | None = None
         self._outstanding_frames = 0
-        #: Of the event loop: to find it takes a sixth of an append.
-        self._new_future: Callable[[], asyncio.Future[LogAddress]]
+        #: To find it takes a sixth of an append.
+        self._loop: asyncio.AbstractEventLoop
         #: The fence was found by another call than an append: the next append fails with it.
         self._is_fence_untold = False
         self._recording: asyncio.Task[None] | None = None
@@ -113,7 +114,7 @@ class BookKeeperLog(OnceOpenedLog):
         self._claimed_s = self._process.runtime.monotonic_s()
         self._truncation = claimed.stored.record.truncation
         self._last_address = max(self._truncation, claimed.last_address)
-        self._new_future = asyncio.get_running_loop().create_future
+        self._loop = asyncio.get_running_loop()
         self._chain = LedgerChain(self._process, self, claimed.ledger, self._describe)
         self._process.members.append(self)
 
@@ -161,15 +162,19 @@ class BookKeeperLog(OnceOpenedLog):
         assert self._chain is not None
         self._outstanding_bytes += length
         self._outstanding_frames += 1
-        future = self._new_future()
-        self._chain.append(Append(buffers, length, future))
-        return future
+        append = Append(loop=self._loop)
+        append.buffers = buffers
+        append.length = HEADER_LENGTH + length
+        self._chain.append(append)
+        return append
 
     def _append_beat(self) -> asyncio.Future[LogAddress]:
         assert self._chain is not None
-        future = self._new_future()
-        self._chain.append(Append(None, 0, future))
-        return future
+        beat = Append(loop=self._loop)
+        beat.buffers = None
+        beat.length = HEADER_LENGTH
+        self._chain.append(beat)
+        return beat
 
     def acknowledged(self, address: int, began_s: float, frame_count: int, length: int) -> None:
         """See `ChainLog.acknowledged`."""
@@ -259,7 +264,7 @@ class BookKeeperLog(OnceOpenedLog):
         last = self._chain.last_sent
         try:
             if is_shared and last is not None:
-                await asyncio.shield(last.future)
+                await asyncio.shield(last)
             elif self._chain.has_ledger:
                 await asyncio.shield(self._append_beat())
             else:

@@ -33,23 +33,20 @@ _log = logging.getLogger(__name__)
 _PREPARED_AT_PERCENT = 80
 
 
-class Append:
-    """A frame to append, or a beat: its `LedgerEntry`, and the future of its address.
+class Append(asyncio.Future[LogAddress]):
+    """A frame to append, or a beat: the future of its address, and its `LedgerEntry`. One object, as there are many.
 
     Attributes:
         buffers: the frame; None: a beat.
         length: of the bytes of the entry.
-        future: of the address.
         began_s: when it was sent; if answers were awaited then, when the last one before it came.
     """
 
-    __slots__ = ("began_s", "buffers", "future", "length")
+    __slots__ = ("began_s", "buffers", "length")
 
-    def __init__(self, buffers: Sequence[Buffer] | None, length: int, future: asyncio.Future[LogAddress]) -> None:
-        self.buffers: Sequence[Buffer] | None = buffers
-        self.length: int = HEADER_LENGTH + length
-        self.future: asyncio.Future[LogAddress] = future
-        self.began_s: float = 0.0
+    buffers: Sequence[Buffer] | None
+    length: int
+    began_s: float
 
     def parts(self) -> Sequence[Buffer]:
         """See `LedgerEntry.parts`."""
@@ -262,7 +259,7 @@ class LedgerChain:
             if append.buffers is None:
                 beat_count += 1
             try:
-                append.future.set_result(address + entry)  # type: ignore[arg-type]  # `LogAddress` would be a call
+                append.set_result(address + entry)  # type: ignore[arg-type]  # `LogAddress` would be a call
             except asyncio.InvalidStateError:
                 continue  # It was cancelled.
         ledger.last_confirmed = entry
@@ -480,8 +477,8 @@ class LedgerChain:
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
         for append in waiting:
-            if not append.future.done():
-                append.future.set_exception(error)
+            if not append.done():
+                append.set_exception(error)
         self._emptied.set()
 
 
