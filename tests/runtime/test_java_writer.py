@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.model.errors.ledgers import LedgerError
+from penstock.runtime import java_writer
 from penstock.runtime.entry_sender import (
     ALONE_BYTES_MIN,
     BATCH_BYTES_MAX,
@@ -57,6 +58,36 @@ class Answer:
         return True
 
 
+class LateAnswer:
+    """A future of Java, of an entry that is sent alone. `finish` and `fail` complete it."""
+
+    def __init__(self, entry: int) -> None:
+        self.awaited = threading.Event()
+        self._entry = entry
+        self._done = threading.Event()
+        self._error: JavaFault | None = None
+
+    def finish(self) -> None:
+        self._done.set()
+
+    def fail(self) -> None:
+        self._error = JavaFault("fenced")
+        self._done.set()
+
+    def get(self) -> int:
+        self.awaited.set()
+        assert self._done.wait(20)
+        if self._error is not None:
+            raise self._error
+        return self._entry
+
+    def isDone(self) -> bool:
+        return self._done.is_set()
+
+    def isCompletedExceptionally(self) -> bool:
+        return self._error is not None
+
+
 class Batches(EntrySender):
     """A sender without a thread, whose ledger is a list of entries. Calls whose number is in `faults` fail."""
 
@@ -83,6 +114,20 @@ class Batches(EntrySender):
             self.woken.popleft().send_batch()
 
 
+class LateBatches(Batches):
+    """The same. Each call returns a `LateAnswer`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[LateAnswer] = []
+
+    def send(self, handle: Any, entries: Sequence[LedgerEntry]) -> Any:
+        del handle
+        assert len(entries) == 1
+        self.answers.append(LateAnswer(len(self.answers)))
+        return self.answers[-1]
+
+
 class Handle:
     """A handle of a ledger. Its metadata name no bookies."""
 
@@ -107,6 +152,7 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.last = -1
+        self.calls: list[int] = []
         self.errors: list[LedgerError] = []
         self.changed = asyncio.Event()
 
@@ -114,6 +160,7 @@ class Outcomes:
         assert not self.errors
         assert last_entry > self.last
         self.last = last_entry
+        self.calls.append(last_entry)
         self.changed.set()
 
     def failed(self, error: LedgerError) -> None:
@@ -168,6 +215,74 @@ async def test_after_a_batch_that_was_not_sent_no_other_one_is() -> None:
     sender.run()
     assert len(sender.stored) == BATCH_ENTRIES_MAX
     assert len(outcomes.errors) == 1
+
+
+async def in_flight(count: int) -> tuple[JavaWriter, Outcomes, list[LateAnswer]]:
+    """Return a writer with so many entries in flight after a first one, which is confirmed, and their futures."""
+    sender = LateBatches()
+    writer, outcomes = new_writer(sender)
+    writer.append(Entry(bytes(ALONE_BYTES_MIN)))
+    sender.run()
+    assert await asyncio.to_thread(sender.answers[0].awaited.wait, 5)
+    for _ in range(count):
+        writer.append(Entry(bytes(ALONE_BYTES_MIN)))
+    sender.run()
+    sender.answers[0].finish()
+    await asyncio.wait_for(outcomes.changed.wait(), 5)
+    outcomes.changed.clear()
+    assert outcomes.calls == [0]
+    return writer, outcomes, sender.answers[1:]
+
+
+async def test_the_outcomes_of_many_batches_in_flight_are_passed_on_in_groups() -> None:
+    writer, outcomes, answers = await in_flight(64)
+    for answer in answers[:15]:
+        answer.finish()
+    await asyncio.sleep(0.05)
+    assert outcomes.calls == [0]
+    answers[15].finish()
+    await asyncio.wait_for(outcomes.changed.wait(), 5)
+    assert outcomes.calls == [0, 16]
+    for answer in answers[16:]:
+        answer.finish()
+    while outcomes.last < 64:
+        outcomes.changed.clear()
+        await asyncio.wait_for(outcomes.changed.wait(), 5)
+    await writer.close()
+
+
+async def test_the_outcome_of_one_of_few_batches_in_flight_is_passed_on_at_once() -> None:
+    writer, outcomes, answers = await in_flight(16)
+    for number, answer in enumerate(answers, 1):
+        answer.finish()
+        while outcomes.last < number:
+            outcomes.changed.clear()
+            await asyncio.wait_for(outcomes.changed.wait(), 5)
+    await writer.close()
+
+
+async def test_entries_of_a_group_before_one_that_failed_are_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java_writer, "java_error", lambda error: LedgerError(-101, str(error)))
+    writer, outcomes, answers = await in_flight(64)
+    for answer in answers[:5]:
+        answer.finish()
+    for answer in answers[5:]:
+        answer.fail()
+    while not outcomes.errors:
+        outcomes.changed.clear()
+        await asyncio.wait_for(outcomes.changed.wait(), 5)
+    assert outcomes.calls == [0, 5]
+    await writer.close()
+
+
+async def test_the_end_of_a_writer_with_many_batches_in_flight_ends_its_thread() -> None:
+    writer, _, answers = await in_flight(64)
+    (thread,) = [each for each in threading.enumerate() if each.name == "ledger 7"]
+    await writer.close()
+    for answer in answers:
+        answer.finish()
+    while thread.is_alive():  # noqa: ASYNC110  # the test only polls
+        await asyncio.sleep(0.01)
 
 
 async def test_an_entry_that_is_queued_when_the_writer_is_closed_is_not_sent() -> None:

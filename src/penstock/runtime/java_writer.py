@@ -14,6 +14,11 @@ from penstock.runtime.bookkeeper_errors import java_error
 from penstock.runtime.entry_sender import EntrySender, take_batch
 from penstock.runtime.ledgers import LedgerEntry, LedgerObserver, LedgerQuorum
 
+#: From so many batches in flight on, their outcomes are passed to the event loop in about so many groups: a turn of it
+#: costs as much as tens of outcomes. The time of an append grows by an eighth in the mean.
+_GROUPED_MIN = 32
+_GROUPS_IN_FLIGHT = 4
+
 
 class JavaWriter:
     """`LedgerWriter` over a handle of the Java client. Made in a thread of the pool.
@@ -116,8 +121,9 @@ class JavaWriter:
         following = answers.get()
         while following is not None:
             last, failure = -1, None
+            group = self._group(following)
             try:
-                last = int(following.get())
+                last = int(group[-1].get())
                 following = None
                 while following is None:
                     following = answers.get_nowait()
@@ -130,10 +136,19 @@ class JavaWriter:
                 is_over = False
             except self._java_error as error:
                 failure, is_over = java_error(error), True
+                last = max(last, _last_confirmed(group))
             if not self._tell(last, failure) or is_over:
                 return
             if following is None:
                 following = answers.get()
+
+    def _group(self, first: Any) -> list[Any]:
+        """Return `first` and the futures after it whose outcomes are passed on together. They complete in order."""
+        waiting_count = self._answers.qsize()
+        if waiting_count < _GROUPED_MIN:
+            return [first]
+        # The None at the end of the queue stays there.
+        return [first, *(self._answers.get_nowait() for _ in range(waiting_count // _GROUPS_IN_FLIGHT))]
 
     def _tell(self, last: int, failure: LedgerError | None) -> bool:
         """Pass outcomes to the event loop; return False if it is closed."""
@@ -167,3 +182,11 @@ class JavaWriter:
             self._answers.put(None)
             if is_first:
                 self._observer.failed(ledger_error(-11, f"ledger {self._ledger_id} was closed"))
+
+
+def _last_confirmed(futures: list[Any]) -> int:
+    """Return the last entry of those futures that have completed without an error; -1: none has."""
+    for future in reversed(futures):
+        if future.isDone() and not future.isCompletedExceptionally():
+            return int(future.get())
+    return -1
