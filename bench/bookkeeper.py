@@ -62,10 +62,10 @@ def java_rate(bookies: Bookies, length: int, window: int, seconds: float) -> tup
         capture_output=True, text=True, timeout=300 + seconds * 10, check=False,
     )  # fmt: skip
     if done.returncode != 0:
-        raise SystemExit(f"the Java client failed: {done.stderr[-2000:]}")
+        raise JavaUnavailableError(f"the Java client failed: {done.stderr[-2000:]}")
     found = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("RATE ", "ALONE ")))
     if len(found) != 2:
-        raise SystemExit(f"the Java client printed no figures: {done.stdout[-1000:]}")
+        raise JavaUnavailableError(f"the Java client printed no figures: {done.stdout[-1000:]}")
     return float(found["RATE"]), float(found["ALONE"])
 
 
@@ -179,6 +179,7 @@ def main() -> None:
         asyncio.run(append_to_local_log(options.local, options.lengths, seconds))
         print(_peak_mb())
         return
+    problem = ""
     with work_directory(options) as directory:
         zookeeper = bookies = None
         try:
@@ -202,12 +203,15 @@ def main() -> None:
                 },
             )
         except (BookiesUnavailableError, JavaUnavailableError, ZooKeeperUnavailableError) as error:
-            raise SystemExit(f"nothing can be measured: {error}") from error
+            problem = f"nothing can be measured: {error}"
+            print(problem, file=sys.stderr)
         finally:
             for servers in (bookies, zookeeper):
                 if servers is not None:
                     servers.stop()
-    exit_beside_java(None)
+    exit_beside_java(problem or None)
+    if problem:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
