@@ -66,6 +66,7 @@ def test_a_cluster_of_several_machines_keeps_every_promise(seed: int) -> None:
     "seed",
     [
         pytest.param(1074, id="a log is read slot by slot"),
+        pytest.param(1116, id="an answer to a take-over of work comes after the next take-over"),
         pytest.param(1084, id="an operator gets no answer to a drain, which has begun"),
     ],
 )

@@ -57,6 +57,22 @@ def test_work_of_a_live_controller_must_not_be_taken_over(is_answered: bool) -> 
     assert "took it over from one, which is alive" in found[0]
 
 
+def test_the_answer_to_a_take_over_may_come_after_another_one_and_its_end() -> None:
+    """Seed 1116 of clusters: a controller was suspended before the answer came, and resumed when all was over."""
+    journal, found = journal_with("three")
+    journal.taken_over(taken_by("three", 3))
+    journal.ended(WorkClaim(taken_by("three", 3), 8))
+    journal.taken_over(taken_by("two", 2))
+    assert found == []
+
+
+def test_work_must_not_be_taken_over_by_two_in_one_attempt() -> None:
+    journal, found = journal_with("two", "three")
+    journal.taken_over(taken_by("two", 2))
+    journal.taken_over(taken_by("three", 2))
+    assert any("three took it over from two, which is alive" in each for each in found)
+
+
 def test_work_that_another_controller_has_taken_over_must_not_end_by_its_first_owner() -> None:
     journal, found = journal_with("two")
     journal.taken_over(taken_by("two", 2))

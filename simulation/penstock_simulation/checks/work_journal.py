@@ -46,7 +46,10 @@ class WorkJournal:
 
     def taken_over(self, work: PendingWork) -> None:
         """Note that work has been taken over by its owner."""
-        before, _ = self._owners.get(work.work_id, ("", 0))
+        before, attempt = self._owners.get(work.work_id, ("", 0))
+        if work.attempt < attempt:
+            # The answer came late, as to a controller that was suspended: another one has taken it over since.
+            return
         self._owners[work.work_id] = work.owner, work.attempt
         self.counts["controllers: work taken over"] += 1
         # A session that has ended does not begin again: a present member was a member when its work was taken.
