@@ -25,7 +25,8 @@ class JavaWriter:
 
     Three threads work on it. The event loop's queues entries. The sender's hands them to Java in batches, and queues
     the future of the last entry of each batch. The writer's own waits for these futures, and passes outcomes to the
-    event loop, those of a deep pipeline in groups. Both queues are bounded by the bytes in flight that the caller permits.
+    event loop, those of a deep pipeline in groups. Both queues are bounded by the bytes in flight that the caller
+    permits.
 
     JPype examines each class of Java when it is first used, which takes long: all that the event loop's thread uses
     later is used here once. `java_exception`: what calls of Java raise.
