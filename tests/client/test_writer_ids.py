@@ -1,4 +1,4 @@
-"""Ids of writers for single appends: few, and never more than a store permits."""
+"""Ids of writers for single appends: they are used again, and a bounded number of them is kept."""
 
 from __future__ import annotations
 

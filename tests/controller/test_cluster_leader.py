@@ -75,6 +75,13 @@ class World:
         """Start a store, and keep it until `stop_store`."""
         self.tasks[name] = asyncio.ensure_future(self._serve(name))
 
+    async def start_even(self, names: str) -> None:
+        """Start stores with names of one letter, and wait until each has its part and the leader is at rest."""
+        for name in names:
+            await self.start_store(name)
+        await self.until(is_even(len(names)))
+        await asyncio.sleep(10.0)
+
     async def _serve(self, name: str) -> None:
         session = await self.service(name).open_session()
         path = f"/hosts/{host_node_name(name, f'{session.session_id:x}')}"
@@ -269,10 +276,7 @@ def test_if_the_log_of_all_stores_fails_nothing_moves(is_over: bool) -> None:
 
     async def scenario(world: World) -> None:
         leader = world.lead("c1")
-        for name in "abc":
-            await world.start_store(name)
-        await world.until(is_even(3))
-        await asyncio.sleep(10.0)
+        await world.start_even("abc")
         before, count = await world.owners(), leader.assignment_count
         for name in "abc":
             await world.report(name, HostState.IMPAIRED, log_problem_s=10.0)
@@ -298,10 +302,7 @@ def test_a_single_store_whose_log_fails_loses_its_containers() -> None:
 
     async def scenario(world: World) -> None:
         world.lead("c1")
-        for name in "abc":
-            await world.start_store(name)
-        await world.until(is_even(3))
-        await asyncio.sleep(10.0)
+        await world.start_even("abc")
         await world.report("a", HostState.IMPAIRED, log_problem_s=10.0)
         assert await world.until(is_even(2)) < LeaderSettings().impaired_wait_s + 1.0
         assert "a" not in await world.owners()
@@ -317,10 +318,7 @@ def test_a_store_whose_log_fails_after_that_of_another_one_answers_again_loses_i
 
     async def scenario(world: World) -> None:
         world.lead("c1")
-        for name in "abc":
-            await world.start_store(name)
-        await world.until(is_even(3))
-        await asyncio.sleep(10.0)
+        await world.start_even("abc")
         await world.report("a", HostState.IMPAIRED, log_problem_s=10.0)
         await world.until(is_even(2))
         await world.report("a", HostState.IMPAIRED, log_problem_s=0.0)
@@ -377,10 +375,7 @@ def test_after_the_loss_of_most_stores_nothing_moves_for_a_while(seed: int) -> N
 
     async def scenario(world: World) -> None:
         world.lead("c1")
-        for name in "abc":
-            await world.start_store(name)
-        await world.until(is_even(3))
-        await asyncio.sleep(10.0)
+        await world.start_even("abc")
         await world.stop("a")
         await world.stop("b")
         await asyncio.sleep(SETTINGS.session_timeout_s + MoveSettings().mass_wait_s - 8.0)

@@ -579,6 +579,24 @@ def test_an_idle_log_confirms_its_ownership_by_a_beat_that_is_no_frame() -> None
     run(scenario)
 
 
+def test_a_log_in_which_an_append_is_always_in_flight_confirms_its_ownership() -> None:
+    """Appends share readings of the clock. One that is older than the append confirms less, a later one too much."""
+
+    async def scenario(world: World) -> None:
+        log = await world.opened()
+        loop = asyncio.get_running_loop()
+        began_s, sent = loop.time(), [log.append([b"1"], 1)]
+        while loop.time() < began_s + 5:
+            await asyncio.sleep(0.001)
+            assert not sent[-1].done()
+            sent.append(log.append([b"2"], 1))
+            assert log.ownership_confirmed_s <= loop.time() - 0.004
+        assert log.ownership_confirmed_s > began_s + 4.9
+        await asyncio.gather(*sent)
+
+    run(scenario, settings=BookieSettings(latency_s_min=0.002, latency_s_max=0.002))
+
+
 def test_an_opened_log_of_a_dead_process_is_taken_over_with_all_that_it_had_stored() -> None:
     """An entry that only one bookie has is found by recovery, or is not; both are right, and stay so."""
 

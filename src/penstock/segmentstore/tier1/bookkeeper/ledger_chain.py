@@ -259,7 +259,7 @@ class LedgerChain:
             if append.buffers is None:
                 beat_count += 1
             try:
-                append.set_result(address + entry)  # type: ignore[arg-type]  # `LogAddress` would be a call
+                append.set_result(LogAddress(address + entry))
             except asyncio.InvalidStateError:
                 continue  # It was cancelled.
         ledger.last_confirmed = entry
